@@ -1,0 +1,241 @@
+"""Where records live. Shared through git under `history/` on an enrolled machine, under `.faperf/history/` otherwise.
+
+    builds/<build key>.json                  one build, the same bytes on any machine: merges never conflict
+    <class>/<commit12>-<run id>.jsonl        one run, written whole when it is finished
+    reported/*.yaml                          what others published
+
+A run that is under way keeps a journal in `.faperf/pending/`; when it is killed, the journal stays and `run --resume` goes
+on with it. Every file appears by a rename, so no reader ever sees half of one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from faperf import record
+from faperf.errors import HistoryError, ManifestError
+from faperf.manifest import decode_yaml
+from faperf.project import Project
+from faperf.record import Build, Reported, ReportedLadder, Run
+
+NO_GIT = "nogit"
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """What `faperf machine add` wrote: the class under which this machine's records are shared."""
+
+    machine_class: str
+    added: str
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """A finished run on disk. What its name tells is enough to find it: no file is read for that."""
+
+    path: Path
+    commit12: str
+    dirty: bool
+    run_id: str
+
+    @classmethod
+    def parse(cls, path: Path) -> RunFile | None:
+        commit, *middle, run_id = path.stem.split("-")
+        return cls(path, commit, "dirty" in middle, run_id) if run_id and commit else None
+
+
+class History:
+    """The records of a project: shared ones and this machine's own, read together."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.warnings: list[str] = []
+
+    # ── the machine ──
+
+    @property
+    def _machine_file(self) -> Path:
+        return self.project.state / "machine.json"
+
+    def machine(self) -> Machine | None:
+        """This machine's enrolment, or None."""
+        try:
+            return msgspec.json.decode(self._machine_file.read_bytes(), type=Machine)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as error:
+            raise HistoryError(
+                str(error), where=self.project.relative(self._machine_file), remedy="run faperf machine add again"
+            ) from error
+
+    def enrol(self, machine_class: str) -> Machine:
+        """Share this machine's records through git from now on, under `history/<machine_class>/`."""
+        machine = Machine(machine_class, now())
+        self.project.make_state()
+        write_atomically(self._machine_file, msgspec.json.encode(machine) + b"\n")
+        return machine
+
+    @property
+    def root(self) -> Path:
+        """Where this machine writes."""
+        return self.project.history if self.machine() else self.project.state / "history"
+
+    @property
+    def _roots(self) -> list[Path]:
+        return [self.project.history, self.project.state / "history"]
+
+    # ── builds ──
+
+    def build(self, key: str) -> Build | None:
+        """The build record of a build key, or None. A damaged file is a warning and counts as absent."""
+        for root in self._roots:
+            path = root / "builds" / f"{key}.json"
+            for found in self._records(path):
+                if isinstance(found, Build) and found.key == key:
+                    return found
+        return None
+
+    def save_build(self, build: Build) -> bool:
+        """Store a build record where none of its key is stored yet. True when it was new."""
+        if self.build(build.key) is not None:
+            return False
+        write_atomically(self.root / "builds" / f"{build.key}.json", record.encode(build))
+        return True
+
+    # ── runs ──
+
+    def run_files(self) -> list[RunFile]:
+        """Every finished run, oldest first, by file name alone."""
+        found = [
+            run_file
+            for root in self._roots
+            for path in root.glob("*/*.jsonl")
+            if (run_file := RunFile.parse(path)) is not None
+        ]
+        return sorted(found, key=lambda run_file: run_file.run_id)
+
+    def load_run(self, run_file: RunFile) -> Run | None:
+        """The run record of a file, or None (with a warning) when it is damaged."""
+        runs = [found for found in self._records(run_file.path) if isinstance(found, Run)]
+        if not runs:
+            self._warn(run_file.path, "holds no run record; ignored")
+            return None
+        return runs[-1]
+
+    def newest_run(self, commit: str | None, *, dirty: bool | None = None) -> Run | None:
+        """The newest readable run of a commit (None: outside git); `dirty` filters, None takes either."""
+        commit12 = commit[:12] if commit else NO_GIT
+        for run_file in reversed(self.run_files()):
+            if run_file.commit12 == commit12 and dirty in (None, run_file.dirty):
+                run = self.load_run(run_file)
+                if run is not None and run.commit == commit:
+                    return run
+        return None
+
+    def _records(self, path: Path) -> Iterator[record.Record]:
+        try:
+            lines = path.read_bytes().splitlines()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise HistoryError(str(error), where=self.project.relative(path)) from error
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                yield record.decode(line)
+            except HistoryError as error:
+                self._warn(path, f"{error.what}; line ignored ({error.remedy})", number)
+
+    def _warn(self, path: Path, what: str, line: int | None = None) -> None:
+        place = self.project.relative(path) + (f":{line}" if line else "")
+        message = f"{place}: {what}"
+        if message not in self.warnings:
+            self.warnings.append(message)
+
+    # ── a run under way ──
+
+    @property
+    def _pending(self) -> Path:
+        return self.project.state / "pending"
+
+    def pending(self) -> list[Run]:
+        """The headers of runs that were not finished, oldest first."""
+        headers = []
+        for path in sorted(self._pending.glob("*.jsonl")):
+            headers.extend([found for found in self._records(path) if isinstance(found, Run)][:1])
+        return headers
+
+    def begin(self, header: Run) -> Path:
+        """Start a run's journal, or go on with the one of the same id."""
+        self.project.make_state()
+        journal = self._pending / f"{header.id}.jsonl"
+        if not journal.exists():
+            write_atomically(journal, record.encode(header))
+        return journal
+
+    def finish(self, run: Run) -> Path:
+        """Publish a run: its records in one file, which appears at once. Returns its path."""
+        commit12 = run.commit[:12] if run.commit else NO_GIT
+        name = "-".join([commit12, *(["dirty"] if run.dirty else []), run.id])
+        path = self.root / run.machine / f"{name}.jsonl"
+        write_atomically(path, record.encode(run))
+        (self._pending / f"{run.id}.jsonl").unlink(missing_ok=True)
+        return path
+
+    def abandon(self, run_id: str) -> None:
+        """Drop a run's journal: there was nothing new to record."""
+        (self._pending / f"{run_id}.jsonl").unlink(missing_ok=True)
+
+    # ── reported ──
+
+    def reported(self) -> list[ReportedLadder]:
+        """The publications of `history/reported/`. A broken file is a warning: the others are still shown."""
+        ladders = []
+        for path in sorted((self.project.history / "reported").glob("*.yaml")):
+            try:
+                ladders.append(decode_yaml(path, self.project.relative(path), ReportedLadder))
+            except ManifestError as error:
+                self.warnings.append(f"{error}; not shown")
+        return ladders
+
+    def reported_row(self, version: str) -> tuple[ReportedLadder, Reported] | None:
+        return next(((file, row) for file in self.reported() for row in file.rows if row.version == version), None)
+
+
+def new_run_id() -> str:
+    """Sorts by time; two runs that start in the same second differ in the tail."""
+    return f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%SZ}{secrets.token_hex(3)}"
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a whole file that appears by a rename. Raises HistoryError when the disk refuses."""
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".tmp-", delete=False) as file:
+            temporary = Path(file.name)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise HistoryError(
+            f"cannot write: {error.strerror}",
+            where=str(path),
+            remedy="free some space or fix the permissions; run again",
+        ) from error

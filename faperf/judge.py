@@ -1,0 +1,248 @@
+"""Records → verdicts. The only place with thresholds.
+
+*Static* findings are exact: they compare what the compiler made of two builds and have no noise. *Reported* figures come
+without an interval, so a change below `reported_same` is not called.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from faperf.chips import path_generation
+from faperf.errors import ConfigError
+from faperf.manifest import Budgets
+from faperf.record import Build, Entry, KernelFacts, Reported
+
+
+class Verdict(enum.StrEnum):
+    """Of time; and of a version that is not on both sides."""
+
+    FASTER = "FASTER"
+    SLOWER = "SLOWER"
+    SAME = "SAME"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    NEW = "NEW"
+    GONE = "GONE"
+    BROKEN = "BROKEN"
+    UNCHANGED = "UNCHANGED"
+    UNMEASURED = "UNMEASURED"
+    INCOMPARABLE = "INCOMPARABLE"
+
+
+class Severity(enum.StrEnum):
+    """REGRESSION fails a comparison; WARNING is a sign that often goes with one; GAIN is the other direction."""
+
+    REGRESSION = "regression"
+    WARNING = "warning"
+    GAIN = "gain"
+
+
+class Rule(enum.StrEnum):
+    SPILLS = "spills"
+    LOOP_LOCAL_MEMORY = "local memory in the main loop"
+    CAP_REACHED = "register cap reached"
+    OCCUPANCY = "CTAs per SM"
+    TENSOR_PATH = "tensor path"
+    MMA_SHAPE = "MMA shape"
+    PTXAS = "ptxas message"
+    REGISTERS = "registers"
+    UNIFORMITY = "uniformity"
+    DIVERGENCE = "divergence"
+    BUDGET = "budget"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that a comparison found, with its evidence in `text`."""
+
+    rule: Rule
+    severity: Severity
+    text: str
+
+
+class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Defaults; `[tool.faperf.thresholds]` overrides them.
+
+    `registers_up`: more registers a thread than this are worth a word. `uniformity_factor` and `_least`: R2UR or BSSY in
+    the main loop grown by this factor and at least this many. `reported_same`: published times closer than this are SAME.
+    """
+
+    registers_up: int = 16
+    uniformity_factor: float = 2.0
+    uniformity_least: int = 4
+    reported_same: float = 0.01
+
+
+def thresholds_from(table: Mapping[str, Any]) -> Thresholds:
+    try:
+        return msgspec.convert(dict(table), Thresholds)
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            str(error),
+            where="pyproject.toml, [tool.faperf.thresholds]",
+            remedy="known keys: " + ", ".join(Thresholds.__struct_fields__),
+        ) from error
+
+
+# ── static ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def compare_static(
+    old: Build, old_entry: Entry, new: Build, new_entry: Entry, thresholds: Thresholds, *, same_version: bool
+) -> list[Finding]:
+    """What got worse or better from `old` to `new`, worst first. Kernels are matched by entry, or by order.
+
+    Between two commits of one version (`same_version`) less occupancy or a smaller MMA shape is a regression; between a
+    version and its parent it may be the experiment itself, and is then a warning.
+    """
+    if old.code == new.code and old_entry.ctas_per_sm == new_entry.ctas_per_sm:
+        return []
+    by_design = Severity.REGRESSION if same_version else Severity.WARNING
+    findings: list[Finding] = []
+    for index, kernel in enumerate(new.kernels):
+        before = old.kernel(kernel.entry) or (old.kernels[index] if index < len(old.kernels) else None)
+        if before is not None:
+            findings += _compare_kernels(before, kernel, thresholds, by_design)
+    findings += _compare_occupancy(old_entry, new_entry, by_design)
+    findings += [
+        Finding(Rule.PTXAS, Severity.WARNING, f"new: {message}")
+        for message in new.messages
+        if message not in old.messages
+    ]
+    order = list(Severity)
+    return sorted(findings, key=lambda finding: order.index(finding.severity))
+
+
+def _compare_kernels(old: KernelFacts, new: KernelFacts, limits: Thresholds, by_design: Severity) -> list[Finding]:
+    findings = []
+
+    def found(rule: Rule, severity: Severity, text: str) -> None:
+        findings.append(Finding(rule, severity, text))
+
+    if new.spill_bytes > old.spill_bytes:
+        word = "grow" if old.spill_bytes else "appear"
+        found(Rule.SPILLS, Severity.REGRESSION, f"spills {word}: {old.spill_bytes} → {new.spill_bytes} bytes")
+    elif new.spill_bytes < old.spill_bytes:
+        found(Rule.SPILLS, Severity.GAIN, f"spills shrink: {old.spill_bytes} → {new.spill_bytes} bytes")
+
+    local_before, local_now = _local_memory(old), _local_memory(new)
+    if local_now > local_before:
+        found(
+            Rule.LOOP_LOCAL_MEMORY,
+            Severity.REGRESSION,
+            f"{local_before} → {local_now} LDL/STL in the main loop",
+        )
+
+    if new.registers >= new.register_cap and old.registers < old.register_cap:
+        found(
+            Rule.CAP_REACHED,
+            Severity.WARNING,
+            f"registers at their cap: {old.registers} → {new.registers} of {new.register_cap}",
+        )
+    if new.registers - old.registers >= limits.registers_up:
+        found(Rule.REGISTERS, Severity.WARNING, f"registers {old.registers} → {new.registers}")
+    elif old.registers - new.registers >= limits.registers_up:
+        found(Rule.REGISTERS, Severity.GAIN, f"registers {old.registers} → {new.registers}")
+
+    before, now = path_generation(old.path), path_generation(new.path)
+    if now < before:
+        found(Rule.TENSOR_PATH, Severity.REGRESSION, f"tensor path steps down: {old.path} → {new.path or 'none'}")
+    elif now > before > 0:
+        found(Rule.TENSOR_PATH, Severity.GAIN, f"tensor path steps up: {old.path} → {new.path}")
+    elif now == before and _largest_mma(new) < _largest_mma(old):
+        found(Rule.MMA_SHAPE, by_design, f"MMA shapes shrink: {_shapes(old)} → {_shapes(new)}")
+
+    for opcode, rule, meaning in (
+        ("R2UR", Rule.UNIFORMITY, "values that were uniform to the warp no longer are"),
+        ("BSSY", Rule.DIVERGENCE, "the warp splits and meets again more often"),
+    ):
+        was, is_now = old.main_loop.get(opcode, 0), new.main_loop.get(opcode, 0)
+        if is_now >= limits.uniformity_factor * was and is_now - was >= limits.uniformity_least:
+            found(rule, Severity.WARNING, f"{opcode} in the main loop {was} → {is_now}: {meaning}")
+    return findings
+
+
+def _compare_occupancy(old: Entry, new: Entry, by_design: Severity) -> list[Finding]:
+    before, now = old.ctas_per_sm, new.ctas_per_sm
+    if before is None or now is None or before == now:
+        return []
+    # A CTA twice as large that halves the count keeps as many threads resident: no loss.
+    if now < before and now * new.threads < before * old.threads:
+        text = f"CTAs per SM {before} → {now} (limited by {new.limiter})"
+        return [Finding(Rule.OCCUPANCY, by_design, text)]
+    if now > before and now * new.threads > before * old.threads:
+        return [Finding(Rule.OCCUPANCY, Severity.GAIN, f"CTAs per SM {before} → {now}")]
+    return []
+
+
+def over_budget(budgets: Budgets, build: Build, entry: Entry) -> list[Finding]:
+    """Where a build breaks the budget of its own manifest."""
+    registers = max((kernel.registers for kernel in build.kernels), default=0)
+    spills = sum(kernel.spill_bytes for kernel in build.kernels)
+    findings = []
+    for name, value, limit in (
+        ("registers", registers, budgets.registers),
+        ("spill bytes", spills, budgets.spill_bytes),
+        ("bytes of shared memory", entry.smem, budgets.smem_bytes),
+    ):
+        if limit is not None and value > limit:
+            findings.append(Finding(Rule.BUDGET, Severity.REGRESSION, f"{value} {name}, over the budget of {limit}"))
+    if budgets.ctas_per_sm is not None and entry.ctas_per_sm is not None and entry.ctas_per_sm < budgets.ctas_per_sm:
+        text = f"{entry.ctas_per_sm} CTAs per SM, under the budget of {budgets.ctas_per_sm}"
+        findings.append(Finding(Rule.BUDGET, Severity.REGRESSION, text))
+    return findings
+
+
+def _local_memory(kernel: KernelFacts) -> int:
+    return kernel.main_loop.get("LDL", 0) + kernel.main_loop.get("STL", 0)
+
+
+def _largest_mma(kernel: KernelFacts) -> int:
+    """M·N·K of the largest MMA; 0 where no shape is known."""
+    sizes = [0]
+    for shape in kernel.mma_shapes:
+        numbers = "".join(c if c.isdigit() else " " for c in shape.split()[-1]).split()
+        if len(numbers) == 3:
+            m, n, k = map(int, numbers)
+            sizes.append(m * n * k)
+    return max(sizes)
+
+
+def _shapes(kernel: KernelFacts) -> str:
+    return ", ".join(kernel.mma_shapes) or "none"
+
+
+# ── reported ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ReportedVerdict(msgspec.Struct, frozen=True):
+    """A published figure against its published parent. `change` is the relative change in throughput (−0.25: a quarter less).
+
+    Time decides: `verdict` is by how the time of a launch changed. `less_accurate` and `accepted` are the publisher's words.
+    """
+
+    verdict: Verdict
+    change: float | None
+    less_accurate: bool
+    accepted: str | None
+
+    @property
+    def regression(self) -> bool:
+        return self.verdict is Verdict.SLOWER
+
+
+def compare_reported(row: Reported, parent: Reported | None, thresholds: Thresholds) -> ReportedVerdict:
+    """Throughput is printed with more digits than time, and the work is the same, so its inverse stands for time."""
+    less_accurate = row.accuracy is not None
+    if parent is None or row.tflops is None or parent.tflops is None:
+        return ReportedVerdict(Verdict.INCOMPARABLE, None, less_accurate, row.accepted)
+    slowdown = parent.tflops / row.tflops - 1
+    verdict = Verdict.SAME
+    if slowdown > thresholds.reported_same:
+        verdict = Verdict.SLOWER
+    elif slowdown < -thresholds.reported_same:
+        verdict = Verdict.FASTER
+    return ReportedVerdict(verdict, row.tflops / parent.tflops - 1, less_accurate, row.accepted)

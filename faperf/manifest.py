@@ -1,0 +1,363 @@
+"""YAML → `Version` and `Workload`. Strict: an error names the file, the line, the key and the nearest known key."""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import yaml
+
+from faperf.errors import ManifestError
+from faperf.project import Project
+
+SCHEMA = 1
+WORKLOADS = "workloads.yaml"
+
+Positive = Annotated[int, msgspec.Meta(gt=0)]
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+Identifier = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Expression = int | str
+T = TypeVar("T")
+
+FLAGS = [
+    r"-D[A-Za-z_]\w*(=[\w.+-]*)?",
+    r"--?maxrregcount=\d+",
+    r"--?use_fast_math",
+    r"--?(fmad|ftz|prec-div|prec-sqrt)=(true|false)",
+    r"--?std=c\+\+(17|20)",
+    r"--?extra-device-vectorization",
+    r"-Xptxas=-O[0-3]",
+    r"-Xptxas=-d(lcm|scm)=(ca|cg|cs|cv|lu|wb|wt)",
+    r"-Xptxas=--(allow-expensive-optimizations|disable-optimizer-constants|warn-on-spills)(=(true|false))?",
+    r"-Xptxas=--register-usage-level=\d+",
+]
+"""The flags that a manifest may hand to nvcc, as whole-string patterns. Everything else is refused."""
+
+
+class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    pass
+
+
+class OperationUse(_Strict, frozen=True, kw_only=True):
+    name: str
+    layout: str
+
+
+class Tile(_Strict, frozen=True, kw_only=True):
+    """Rows of Q (`m`) and of K and V (`n`) that one CTA handles at a time."""
+
+    m: Positive
+    n: Positive
+
+
+class Argument(_Strict, frozen=True, kw_only=True):
+    """One kernel argument: a `tensor` pointer, a `tensor_map` passed by value, or a `scalar` with its C type."""
+
+    tensor: str | None = None
+    tensor_map: str | None = None
+    box: list[Positive] | None = None
+    swizzle: int | None = None
+    scalar: Expression | None = None
+    type: str | None = None
+
+    def __post_init__(self) -> None:
+        if sum(kind is not None for kind in (self.tensor, self.tensor_map, self.scalar)) != 1:
+            raise ValueError("an argument is one of {tensor: …}, {tensor_map: …} or {scalar: …}")
+        if (self.tensor_map is not None) != (self.box is not None):
+            raise ValueError("box goes with tensor_map, and a tensor_map needs one")
+        if self.swizzle is not None and (self.tensor_map is None or self.swizzle not in (0, 32, 64, 128)):
+            raise ValueError("swizzle goes with tensor_map and is 0, 32, 64 or 128 bytes")
+        if (self.scalar is not None) != (self.type is not None):
+            raise ValueError("a scalar needs a type (i32, i64, u32, u64), and only a scalar has one")
+        if self.type is not None and self.type not in SCALAR_BYTES:
+            raise ValueError(f"type '{self.type}' is not one of {', '.join(SCALAR_BYTES)}")
+
+
+SCALAR_BYTES = {"i32": 4, "u32": 4, "i64": 8, "u64": 8}
+
+
+class Launch(_Strict, frozen=True, kw_only=True):
+    entry: str
+    grid: Annotated[list[Expression], msgspec.Meta(min_length=1, max_length=3)]
+    block: Annotated[list[Expression], msgspec.Meta(min_length=1, max_length=3)]
+    cluster: Annotated[list[Expression], msgspec.Meta(min_length=1, max_length=3)] = []
+    smem: Expression = 0
+    args: list[Argument]
+
+
+class Tolerance(_Strict, frozen=True, kw_only=True):
+    """How wrong an output may be: `ratio_to_fp16` times the error of a plain fp16 implementation, or `bound`."""
+
+    ratio_to_fp16: float | None = None
+    bound: float | None = None
+
+
+class Budgets(_Strict, frozen=True, kw_only=True):
+    registers: int | None = None
+    spill_bytes: int | None = None
+    smem_bytes: int | None = None
+    ctas_per_sm: int | None = None
+
+
+class Notes(_Strict, frozen=True, kw_only=True):
+    hypothesis: str = ""
+    change: str = ""
+    lesson: str = ""
+
+
+class Accepted(_Strict, frozen=True, kw_only=True, rename={"from_": "from"}):
+    """A regression that a reviewer has accepted, from one build key to another, until a date."""
+
+    metric: str
+    from_: str
+    to: str
+    max: float
+    reason: str
+    until: datetime.date
+
+
+class Version(_Strict, frozen=True, kw_only=True):
+    """One version of a kernel, as its manifest says."""
+
+    schema: int
+    id: Identifier
+    parent: Identifier | None = None
+    title: str
+    source: str
+    targets: Annotated[list[str], msgspec.Meta(min_length=1)]
+    flags: list[str] = []
+    operation: OperationUse
+    workloads: Annotated[list[str], msgspec.Meta(min_length=1)]
+    tile: Tile
+    launches: Annotated[list[Launch], msgspec.Meta(min_length=1)]
+    tolerance: Tolerance = Tolerance()
+    budgets: Budgets = Budgets()
+    timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
+    notes: Notes = Notes()
+    accept: list[Accepted] = []
+
+
+class _Workload(_Strict, frozen=True, kw_only=True):
+    operation: str
+    shape: dict[str, Positive | Annotated[list[Positive], msgspec.Meta(min_length=1)]]
+
+
+class _Workloads(_Strict, frozen=True, kw_only=True):
+    schema: int
+    workloads: dict[Identifier, _Workload]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A named shape of an operation. `lengths[S=512]` is one point of a workload with an axis."""
+
+    name: str
+    family: str
+    operation: str
+    shape: dict[str, int]
+
+    @cached_property
+    def digest(self) -> str:
+        """Its identity: the operation and the numbers, whatever the name."""
+        import hashlib
+
+        numbers = ",".join(f"{name}={value}" for name, value in sorted(self.shape.items()))
+        return hashlib.sha256(f"{self.operation}:{numbers}".encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Manifests:
+    """All that `manifests/` says: versions by id in ladder order, workloads by name, and the files that are broken."""
+
+    versions: dict[str, Version]
+    workloads: dict[str, Workload]
+    broken: list[ManifestError] = field(default_factory=list)
+
+    def workloads_of(self, version: Version) -> list[Workload]:
+        """The workloads that a version names, axes expanded. Names that do not exist are `lint`'s to report."""
+        return [w for w in self.workloads.values() if w.family in version.workloads or w.name in version.workloads]
+
+
+def load_manifests(project: Project) -> Manifests:
+    """Every `manifests/*.yaml`. A broken file is kept as an error in `broken`; the other versions go on."""
+    versions: dict[str, Version] = {}
+    workloads: dict[str, Workload] = {}
+    broken: list[ManifestError] = []
+    for path in sorted(project.manifests.glob("*.yaml")):
+        where = project.relative(path)
+        try:
+            if path.name == WORKLOADS:
+                workloads = {w.name: w for w in _expand(_decode(path, where, _Workloads))}
+                continue
+            version = _decode(path, where, Version)
+            _check_version(version, path, where)
+            versions[version.id] = version
+        except ManifestError as error:
+            broken.append(error)
+    return Manifests(in_ladder_order(versions), workloads, broken)
+
+
+def in_ladder_order(versions: dict[str, Version]) -> dict[str, Version]:
+    """Versions by the numbers in their ids (`v9` before `v12`, `v16` before `v16-i16`)."""
+    return {name: versions[name] for name in sorted(versions, key=ladder_key)}
+
+
+def ladder_key(version_id: str) -> list[tuple[int, int, str]]:
+    """A sort key that compares runs of digits as numbers."""
+    parts = re.findall(r"\d+|\D+", version_id)
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
+
+
+def _expand(file: _Workloads) -> Iterator[Workload]:
+    for name, workload in file.workloads.items():
+        axes = {key: value for key, value in workload.shape.items() if isinstance(value, list)}
+        for point in itertools.product(*axes.values()):
+            chosen = dict(zip(axes, point, strict=True))
+            label = ",".join(f"{key}={value}" for key, value in chosen.items())
+            shape = {key: chosen.get(key, value) for key, value in workload.shape.items()}
+            yield Workload(f"{name}[{label}]" if label else name, name, workload.operation, shape)  # type: ignore[arg-type]
+
+
+def _check_version(version: Version, path: Path, where: str) -> None:
+    if version.id != path.stem:
+        raise ManifestError(
+            f"id '{version.id}' is not the file's stem", where=where, remedy=f"name the file {version.id}.yaml"
+        )
+    for flag in version.flags:
+        if not any(re.fullmatch(pattern, flag) for pattern in FLAGS):
+            raise ManifestError(
+                f"flag '{flag}' is not on the allow-list",
+                where=f"{where}, flags",
+                remedy="allowed: -DNAME[=VALUE], -maxrregcount=N, --use_fast_math, --fmad/ftz/prec-div/prec-sqrt=…, "
+                "--std=c++17|20, --extra-device-vectorization, -Xptxas=-O…, -dlcm, -dscm, "
+                "--register-usage-level, --allow-expensive-optimizations, --disable-optimizer-constants",
+            )
+
+
+# ── strict decoding ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def decode_yaml(path: Path, where: str, kind: type[T]) -> T:
+    """A YAML file as the msgspec type `kind`; errors name line and key. Raises ManifestError."""
+    return _decode(path, where, kind)
+
+
+def _decode(path: Path, where: str, kind: type[T]) -> T:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ManifestError(f"cannot be read: {error}", where=where) from error
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        _refuse_aliases(node, where)
+        content = loader.construct_document(node) if node is not None else None
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ManifestError(f"not valid YAML: {error.problem}", where=where + line) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ManifestError(f"not valid YAML: {error}", where=where) from error
+    finally:
+        loader.dispose()
+    if isinstance(content, dict) and content.get("schema", SCHEMA) != SCHEMA and isinstance(content["schema"], int):
+        raise ManifestError(
+            f"schema {content['schema']}; this faperf reads {SCHEMA}",
+            where=where,
+            remedy="upgrade faperf" if content["schema"] > SCHEMA else f"write schema: {SCHEMA}",
+        )
+    unknown = list(_unknown_keys(node, msgspec.inspect.type_info(kind), ""))
+    if unknown:
+        first_line, _, _, first_known = unknown[0]
+        text = "; ".join(f"line {n}: unknown key '{place}'{_nearest(key, known)}" for n, place, key, known in unknown)
+        raise ManifestError(text, where=f"{where}:{first_line}", remedy="known here: " + ", ".join(first_known))
+    try:
+        return msgspec.convert(content, kind)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at ")
+        trail = place.strip("`").removeprefix("$").removeprefix(".")
+        what = f"{trail}: {message}" if trail else message
+        raise ManifestError(what, where=f"{where}:{_line_of(node, trail)}") from error
+
+
+class _Loader(yaml.CSafeLoader):
+    """PyYAML's safe loader, but a key written twice is an error instead of the last one winning."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = key_node.value
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key '{key}' is written twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _refuse_aliases(root: yaml.Node | None, where: str) -> None:
+    """A few aliases of aliases unfold into gigabytes; a manifest needs none."""
+    seen: set[int] = set()
+    waiting = [root] if root is not None else []
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            raise ManifestError("YAML aliases (*name) are not read here", where=f"{where}:{node.start_mark.line + 1}")
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            waiting.extend(part for pair in node.value for part in pair)
+        elif isinstance(node, yaml.SequenceNode):
+            waiting.extend(node.value)
+
+
+def _unknown_keys(
+    node: yaml.Node | None, kind: msgspec.inspect.Type, place: str
+) -> Iterator[tuple[int, str, str, list[str]]]:
+    """(line, place, key, known keys) of every key in a YAML tree that its struct does not have."""
+    inspect = msgspec.inspect
+    if isinstance(kind, inspect.UnionType):
+        for option in kind.types:
+            if isinstance(option, inspect.StructType | inspect.ListType | inspect.DictType):
+                yield from _unknown_keys(node, option, place)
+    elif isinstance(kind, inspect.StructType) and isinstance(node, yaml.MappingNode):
+        fields = {f.encode_name: f.type for f in kind.fields}
+        for key_node, value in node.value:
+            here = f"{place}.{key_node.value}" if place else str(key_node.value)
+            if key_node.value in fields:
+                yield from _unknown_keys(value, fields[key_node.value], here)
+            else:
+                yield key_node.start_mark.line + 1, here, str(key_node.value), list(fields)
+    elif isinstance(kind, inspect.ListType) and isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _unknown_keys(item, kind.item_type, f"{place}[{index}]")
+    elif isinstance(kind, inspect.DictType) and isinstance(node, yaml.MappingNode):
+        for key_node, value in node.value:
+            yield from _unknown_keys(value, kind.value_type, f"{place}.{key_node.value}")
+
+
+def _nearest(key: str, known: list[str]) -> str:
+    match = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    return f" (did you mean '{match[0]}'?)" if match else ""
+
+
+def _line_of(node: yaml.Node | None, trail: str) -> int:
+    """The line of the value at a path such as `launches[0].grid`, or of the nearest thing above it."""
+    line = node.start_mark.line + 1 if node is not None else 1
+    for step in re.findall(r"[^.\[\]]+", trail):
+        if isinstance(node, yaml.SequenceNode) and step.isdigit() and int(step) < len(node.value):
+            node = node.value[int(step)]
+        elif isinstance(node, yaml.MappingNode):
+            node = next((value for key, value in node.value if key.value == step), None)
+        else:
+            node = None
+        if node is None:
+            break
+        line = node.start_mark.line + 1
+    return line

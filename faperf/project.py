@@ -1,0 +1,85 @@
+"""Where a project lies and what its pyproject.toml says under [tool.faperf]."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from faperf.errors import ConfigError
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", kw_only=True):
+    """[tool.faperf]. `thresholds` is decoded by `judge`, the only place that knows them."""
+
+    default_branch: str = "main"
+    default_target: str = "sm_103a"
+    operations: dict[str, str] = {}
+    thresholds: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Project:
+    """A directory with `manifests/`. Every path in a record or a message is relative to `root`, with `/`."""
+
+    root: Path
+
+    @classmethod
+    def find(cls, start: Path) -> Project:
+        """The nearest directory from `start` upward that has `manifests/`."""
+        start = start.resolve()
+        for directory in (start, *start.parents):
+            if (directory / "manifests").is_dir():
+                return cls(directory)
+        raise ConfigError(
+            "no manifests/ here or in any directory above",
+            where=str(start),
+            remedy="run faperf inside a project, or make one: mkdir manifests kernels",
+        )
+
+    @cached_property
+    def config(self) -> Config:
+        path = self.root / "pyproject.toml"
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("faperf", {})
+        except FileNotFoundError:
+            return Config()
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(str(error), where="pyproject.toml") from error
+        try:
+            return msgspec.convert(table, Config)
+        except msgspec.ValidationError as error:
+            raise ConfigError(
+                str(error),
+                where="pyproject.toml, [tool.faperf]",
+                remedy="known keys: " + ", ".join(field.encode_name for field in msgspec.structs.fields(Config)),
+            ) from error
+
+    @property
+    def state(self) -> Path:
+        """`.faperf/`: cache, unfinished runs, records of a machine that is not enrolled. Ignored by git by its own file."""
+        return self.root / ".faperf"
+
+    @property
+    def manifests(self) -> Path:
+        return self.root / "manifests"
+
+    @property
+    def history(self) -> Path:
+        return self.root / "history"
+
+    def make_state(self) -> Path:
+        """Create `.faperf/`, with a .gitignore of its own so that trying the tool leaves `git status` clean."""
+        self.state.mkdir(exist_ok=True)
+        ignore = self.state / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n", encoding="utf-8")
+        return self.state
+
+    def relative(self, path: Path) -> str:
+        """`path` as records and messages name it: relative to the root where it lies under it."""
+        return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else path.as_posix()

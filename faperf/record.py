@@ -1,0 +1,195 @@
+"""The record kinds, as they stand in history: frozen, one JSON object a line, with a schema integer in each.
+
+Schema history
+  1  2026-11  first: `build`, `run`, `reported`
+
+A field that is added gets a default; a field that is renamed or changes meaning raises SCHEMA and gets an upgrade in
+UPGRADES, so that old lines stay readable. A line of a newer schema is refused with "upgrade faperf".
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from faperf.errors import HistoryError
+
+SCHEMA = 1
+UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+"""From each old schema to the next one."""
+
+
+class _Frozen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class Toolchain(_Frozen, frozen=True, kw_only=True):
+    """`nvcc` and `host` as versions ("13.0.88", "g++ 12.2.0"); `build` is NVIDIA's own build string."""
+
+    nvcc: str
+    build: str
+    host: str
+
+
+class KernelFacts(_Frozen, frozen=True, kw_only=True):
+    """What a cubin and ptxas say of one kernel. Registers are a thread's, memory is in bytes.
+
+    `opcodes` counts SASS opcodes by loop depth: `{"HMMA": [0, 128]}` has 128 at depth 1. `main_loop` counts those of the
+    outermost loop that holds the most tensor-core work (the most instructions where there is none), inner loops included.
+    """
+
+    entry: str
+    registers: int
+    register_cap: int
+    max_threads: int | None = None
+    spill_stores: int = 0
+    spill_loads: int = 0
+    stack: int = 0
+    static_smem: int = 0
+    barriers: int = 0
+    instructions: int = 0
+    opcodes: dict[str, list[int]] = {}
+    main_loop: dict[str, int] = {}
+    mma_shapes: dict[str, int] = {}
+    path: str = ""
+    tmem_columns: int | None = None
+    parameter_bytes: list[int] = []
+
+    @property
+    def spill_bytes(self) -> int:
+        return self.spill_stores + self.spill_loads
+
+
+class Build(_Frozen, frozen=True, kw_only=True, tag="build", tag_field="kind"):
+    """Once per build key. Has no time in it: the same build key gives the same line on any machine."""
+
+    schema: int
+    key: str
+    version: str
+    target: str
+    source: str
+    flags: list[str] = []
+    toolchain: Toolchain
+    kernels: list[KernelFacts]
+    code: str
+    messages: list[str] = []
+
+    def kernel(self, entry: str) -> KernelFacts | None:
+        return next((kernel for kernel in self.kernels if kernel.entry == entry), None)
+
+
+class Entry(_Frozen, frozen=True, kw_only=True):
+    """Where one version × target stood in a run: at a build key, or not built and why.
+
+    Occupancy is the run's, not the build's: it depends on the block and the dynamic shared memory of the manifest. It is
+    that of the launch with the fewest CTAs per SM. `launches` maps each workload to the digest of its resolved launch.
+    """
+
+    version: str
+    target: str
+    parent: str | None = None
+    build: str | None = None
+    threads: int = 0
+    smem: int = 0
+    ctas_per_sm: int | None = None
+    limiter: str | None = None
+    launches: dict[str, str] = {}
+    error: str | None = None
+
+
+class Run(_Frozen, frozen=True, kw_only=True, tag="run", tag_field="kind"):
+    """What ties records to a commit. `commit` is None outside git; `dirty` names the build inputs that differ from it."""
+
+    schema: int
+    id: str
+    commit: str | None
+    dirty: list[str] = []
+    when: str
+    faperf: str
+    machine: str
+    unmeasured: str | None = None
+    entries: list[Entry]
+
+    def entry(self, version: str, target: str) -> Entry | None:
+        return next((e for e in self.entries if e.version == version and e.target == target), None)
+
+
+class Reported(_Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A figure that somebody else published. Never mixed with measured ones; a row's own figures, in its own words.
+
+    `ms` a launch, `gib_s` in GiB/s, `derived` says how a figure was worked out where it was not printed. `verdict` and
+    `cause` are the publisher's.
+    """
+
+    version: str
+    parent: str | None
+    change: str
+    tflops: float | None = None
+    ms: float | None = None
+    gib_s: float | None = None
+    derived: str | None = None
+    registers: int | None = None
+    spills: str | None = None
+    smem_kib: int | None = None
+    accuracy: str | None = None
+    accepted: str | None = None
+    verdict: str | None = None
+    cause: str | None = None
+
+
+class ReportedLadder(_Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of `history/reported/`: one publication, its workload, and what it leaves unsaid."""
+
+    schema: int
+    title: str
+    url: str
+    published: datetime.date
+    gpu: str
+    target: str
+    operation: str
+    layout: str
+    shape: dict[str, int]
+    workload_inferred: str
+    unknown: list[str]
+    rows: list[Reported]
+
+
+Record = Build | Run
+replace = msgspec.structs.replace
+_decoder = msgspec.json.Decoder(Record)
+
+
+def encode(record: Record) -> bytes:
+    """One line, newline included."""
+    return msgspec.json.encode(record) + b"\n"
+
+
+def decode(line: bytes) -> Record:
+    """A line of history as its record, upgraded to this schema. Raises HistoryError without a place."""
+    try:
+        record = _decoder.decode(line)
+    except msgspec.DecodeError as error:
+        return _decode_other(line, error)
+    return record if record.schema == SCHEMA else _decode_other(line, None)
+
+
+def _decode_other(line: bytes, error: msgspec.DecodeError | None) -> Record:
+    """The slow path: an old schema, a newer one, or damage."""
+    try:
+        content = msgspec.json.decode(line)
+        schema = content["schema"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        raise HistoryError(f"not a record: {error}", remedy="restore the line from git, or delete it") from error
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise HistoryError(f"schema {schema}; this faperf reads up to {SCHEMA}", remedy="upgrade faperf")
+    while isinstance(schema, int) and schema in UPGRADES:
+        content = UPGRADES[schema](content)
+        schema = content["schema"]
+    try:
+        upgraded: Record = msgspec.convert(content, Record)
+    except msgspec.ValidationError as invalid:
+        raise HistoryError(f"not a record: {invalid}", remedy="restore the line from git, or delete it") from invalid
+    return upgraded

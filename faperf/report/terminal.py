@@ -1,0 +1,278 @@
+"""Tables for the terminal, Markdown and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from faperf.comparison import DiffRow, LadderRow
+from faperf.judge import Finding, Severity, Verdict
+from faperf.manifest import Manifests, Version
+from faperf.record import Build, Entry, KernelFacts, Reported, ReportedLadder, Run
+
+FORMATS = ("table", "markdown", "json")
+NOTHING = "–"
+
+
+def as_json(content: Any) -> str:
+    """Any record, row or plain value as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
+
+
+def table(
+    headers: Sequence[str], rows: Iterable[Sequence[object]], style: str, wrap: dict[str, int] | None = None
+) -> str:
+    """`style` is one of FORMATS but json. `wrap` gives the width at which a column of the terminal's table breaks."""
+    from tabulate import tabulate
+
+    content = [[NOTHING if cell is None or cell == "" else cell for cell in row] for row in rows]
+    if style == "markdown":
+        escaped = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in content]
+        return tabulate(escaped, headers, tablefmt="github", disable_numparse=True)
+    widths = [(wrap or {}).get(header) for header in headers]
+    return tabulate(content, headers, tablefmt="simple", disable_numparse=True, maxcolwidths=widths)
+
+
+# ── the ladder ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+LADDER_HEADERS = (
+    "version", "against", "change", "regs", "spill B", "smem KiB", "CTAs/SM", "path",
+    "measured TFLOPS", "reported TFLOPS", "reported, against parent",
+)  # fmt: skip
+
+
+def ladder_text(
+    rows: Sequence[LadderRow], target: str, run: Run | None, reported: Sequence[ReportedLadder], style: str
+) -> str:
+    """The ladder, the flagged versions with their evidence, and what was measured, reported and left out."""
+    if style == "json":
+        return as_json({"target": target, "run": run, "rows": rows})
+    body = table(LADDER_HEADERS, [_ladder_cells(row) for row in rows], style, {"change": 34})
+    title = f"Ladder for {target}"
+    parts = [f"### {title}" if style == "markdown" else title, body]
+    flags = [line for row in rows if row.flagged for line in _flag_lines(row)]
+    if flags:
+        parts.append("\n".join(["Flagged:", *(["", *flags] if style == "markdown" else flags)]))
+    parts.append("\n\n".join(_legend(rows, target, run, reported)))
+    return "\n\n".join(parts)
+
+
+def _ladder_cells(row: LadderRow) -> list[object]:
+    registers, spills, smem, ctas, path = _static_cells(row.build, row.entry)
+    reported = row.reported
+    tflops = f"{'≈' if reported.derived else ''}{reported.tflops:.2f}" if reported and reported.tflops else None
+    return [
+        row.version,
+        row.parent,
+        row.change,
+        registers,
+        spills,
+        smem,
+        ctas,
+        path,
+        None,
+        tflops,
+        _reported_cell(row),
+    ]
+
+
+def _static_cells(build: Build | None, entry: Entry | None) -> tuple[str | None, ...]:
+    if build is None or entry is None:
+        return ("does not build" if entry and entry.error else None, None, None, None, None)
+    kernels = build.kernels
+    widest = max(kernels, key=lambda kernel: kernel.registers)
+    spills = sum(kernel.spill_bytes for kernel in kernels)
+    ctas = f"{entry.ctas_per_sm} ({entry.limiter})" if entry.ctas_per_sm is not None else None
+    path = "+".join(dict.fromkeys(kernel.path for kernel in kernels if kernel.path))
+    return (
+        f"{widest.registers}/{widest.register_cap}",
+        str(spills),
+        f"{entry.smem / 1024:.1f}".removesuffix(".0"),
+        ctas,
+        path,
+    )
+
+
+def _reported_cell(row: LadderRow) -> str | None:
+    judged = row.reported_verdict
+    if judged is None or judged.change is None:
+        return None
+    words = [f"{judged.verdict} {judged.change:+.1%}"]
+    if judged.less_accurate:
+        words.append("LESS ACCURATE")
+    if judged.accepted:
+        words.append("accepted")
+    return ", ".join(words)
+
+
+def _flag_lines(row: LadderRow) -> list[str]:
+    lines = [
+        f"- {row.version}: {_finding(finding)}" for finding in row.findings if finding.severity is not Severity.GAIN
+    ]
+    judged, reported = row.reported_verdict, row.reported
+    if judged and reported and (judged.regression or judged.less_accurate):
+        change = (
+            f"{judged.verdict} than {reported.parent}, throughput {judged.change:+.1%} (reported)"
+            if judged.change
+            else ""
+        )
+        accuracy = f"LESS ACCURATE (reported): {reported.accuracy}" if judged.less_accurate else ""
+        accepted = f"accepted: {judged.accepted}" if judged.accepted else ""
+        cause = f"cause as published: {reported.cause}" if judged.regression and reported.cause else ""
+        words = [part for part in (change, accuracy, accepted, cause) if part]
+        lines.append(f"- {row.version}: {'; '.join(words)}")
+    return lines
+
+
+def _finding(finding: Finding) -> str:
+    return f"{finding.text} [{finding.rule}, {finding.severity}]"
+
+
+def _legend(rows: Sequence[LadderRow], target: str, run: Run | None, reported: Sequence[ReportedLadder]) -> list[str]:
+    """What the columns stand on."""
+    lines = []
+    if run is None:
+        lines.append("Static facts: nothing was built here yet (faperf run).")
+    else:
+        dirty = f", with uncommitted changes in {', '.join(run.dirty)}" if run.dirty else ""
+        commit = f"commit {run.commit[:12]}{dirty}" if run.commit else "no git commit"
+        nvcc = sorted({row.build.toolchain.nvcc for row in rows if row.build})
+        compiler = f" with nvcc {', '.join(nvcc)}" if nvcc else ""
+        lines.append(
+            f"Static facts (regs of cap, spill B, smem, CTAs/SM, path): compiled for {target}{compiler}; {commit}."
+        )
+        lines.append(f"Measured: nothing in this run: {run.unmeasured}." if run.unmeasured else "")
+    missing = [row.version for row in rows if row.entry is None]
+    if missing and run is not None:
+        lines.append(f"No kernel here, or not built: {', '.join(missing)}.")
+    for file in reported:
+        if file.target == target:
+            shape = ", ".join(f"{key}={value}" for key, value in file.shape.items())
+            lines.append(
+                f"Reported, not measured here: {file.title} ({file.published}, {file.gpu}, {shape}); {file.url}. "
+                f"Not said there: {'; '.join(file.unknown)}."
+            )
+    return [line for line in lines if line]
+
+
+# ── a diff ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+DIFF_HEADERS = ("version", "target", "verdict", "regs", "spill B", "smem KiB", "CTAs/SM", "path", "findings")
+
+
+def diff_text(rows: Sequence[DiffRow], old: Run, new: Run, style: str, *, show_unchanged: bool = False) -> str:
+    """What changed between two runs, version by version."""
+    if style == "json":
+        return as_json({"old": old, "new": new, "rows": rows})
+    changed = [row for row in rows if show_unchanged or row.verdict is not Verdict.UNCHANGED]
+    title = f"{_run_name(old)} → {_run_name(new)}"
+    parts = [f"### {title}" if style == "markdown" else title]
+    if changed:
+        parts.append(table(DIFF_HEADERS, [_diff_cells(row) for row in changed], style, {"findings": 50}))
+    unchanged = len(rows) - len(changed)
+    if unchanged:
+        parts.append(f"{unchanged} unchanged (same code, same launch).")
+    if not rows:
+        parts.append("Neither side has a version.")
+    broken = [f"{row.version} for {row.target}: {row.new.error}" for row in rows if row.new and row.new.error]
+    parts += broken
+    toolchains = [_toolchains(rows, side) for side in ("old", "new")]
+    if all(toolchains) and toolchains[0] != toolchains[1]:
+        parts.append(f"The toolchain differs too: {', '.join(toolchains[0])} → {', '.join(toolchains[1])}.")
+    parts.append("Static facts only: throughput is UNMEASURED.")
+    return "\n\n".join(parts)
+
+
+def _run_name(run: Run) -> str:
+    commit = run.commit[:12] if run.commit else "no commit"
+    return f"{commit}, dirty" if run.dirty else commit
+
+
+def _toolchains(rows: Sequence[DiffRow], side: str) -> list[str]:
+    builds = (row.old_build if side == "old" else row.new_build for row in rows)
+    return sorted({f"nvcc {b.toolchain.nvcc}, {b.toolchain.host}" for b in builds if b})
+
+
+def _diff_cells(row: DiffRow) -> list[object]:
+    old = _static_cells(row.old_build, row.old)
+    new = _static_cells(row.new_build, row.new)
+    facts = [a if a == b else f"{a or NOTHING} → {b or NOTHING}" for a, b in zip(old, new, strict=True)]
+    findings = "\n".join(_finding(finding) for finding in row.findings)
+    return [row.version, row.target, row.verdict, *facts, findings]
+
+
+# ── versions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def list_text(manifests: Manifests, style: str) -> str:
+    versions = list(manifests.versions.values())
+    if style == "json":
+        return as_json({"versions": versions, "workloads": list(manifests.workloads.values())})
+    rows = [
+        (v.id, v.parent, v.title, ", ".join(v.targets), ", ".join(w.name for w in manifests.workloads_of(v)))
+        for v in versions
+    ]
+    return table(("version", "parent", "title", "targets", "workloads"), rows, style, {"title": 40, "workloads": 40})
+
+
+def show_text(
+    version: Version | None,
+    version_id: str,
+    found: Sequence[tuple[Entry, Build | None]],
+    findings: dict[str, list[Finding]],
+    reported: tuple[ReportedLadder, Reported] | None,
+    style: str,
+) -> str:
+    """All that is known of one version: manifest, notes, static facts by target, published figures."""
+    if style == "json":
+        targets = [
+            {"entry": entry, "build": build, "findings": findings.get(entry.target, [])} for entry, build in found
+        ]
+        return as_json({"version": version, "targets": targets, "reported": reported[1] if reported else None})
+    heading = "## " if style == "markdown" else ""
+    parts = [f"{heading}{version_id}: {version.title if version else 'published only; no kernel here'}"]
+    if version:
+        facts = [("parent", version.parent), ("source", version.source), ("flags", " ".join(version.flags))]
+        facts += [("workloads", ", ".join(version.workloads)), ("tile", f"{version.tile.m} × {version.tile.n}")]
+        notes = version.notes
+        facts += [("hypothesis", notes.hypothesis), ("change", notes.change), ("lesson", notes.lesson)]
+        parts.append(table(("", ""), [fact for fact in facts if fact[1]], style, {"": 90}))
+    for entry, build in found:
+        title = f"{entry.target} (build {entry.build})" if entry.build else f"{entry.target}: does not build"
+        parts.append(f"#{heading}{title}" if heading else title)
+        if build is None:
+            parts.append(entry.error or "its build record is not in this history")
+            continue
+        for kernel in build.kernels:
+            parts.append(table(("fact", "value"), _kernel_facts(kernel, entry), style, {"value": 90}))
+        lines = [*build.messages, *(_finding(finding) for finding in findings.get(entry.target, []))]
+        if lines:
+            parts.append("\n".join(f"- {line}" for line in lines))
+    if version and not found:
+        parts.append("Not built here yet: faperf run " + version_id)
+    if reported:
+        file, row = reported
+        words = [(name, value) for name in row.__struct_fields__ if (value := getattr(row, name)) is not None]
+        parts.append(f"Reported on {file.gpu}, not measured here ({file.url})")
+        parts.append(table(("reported", "value"), words, style, {"value": 90}))
+    return "\n\n".join(parts)
+
+
+def _kernel_facts(kernel: KernelFacts, entry: Entry) -> list[tuple[str, object]]:
+    depths = {name: counts for name, counts in kernel.opcodes.items() if name in kernel.main_loop}
+    loop = ", ".join(f"{name} {kernel.main_loop[name]}" for name in sorted(depths, key=lambda n: -kernel.main_loop[n]))
+    return [
+        ("kernel", kernel.entry),
+        ("registers", f"{kernel.registers} of {kernel.register_cap}"),
+        ("spills", f"{kernel.spill_stores} B stored, {kernel.spill_loads} B loaded; stack {kernel.stack} B"),
+        ("shared memory", f"{entry.smem} B, of it {kernel.static_smem} static"),
+        ("barriers", kernel.barriers),
+        ("CTAs per SM", f"{entry.ctas_per_sm}, limited by {entry.limiter}" if entry.ctas_per_sm is not None else None),
+        ("tensor path", kernel.path),
+        ("MMA shapes", ", ".join(f"{shape} × {count}" for shape, count in kernel.mma_shapes.items())),
+        ("TMEM columns", kernel.tmem_columns),
+        ("instructions", kernel.instructions),
+        ("main loop", loop),
+    ]
