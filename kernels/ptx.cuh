@@ -1,0 +1,102 @@
+// Thin wrappers over the PTX instructions that v12 and v13 use. Each names its section of the PTX ISA manual
+// (https://docs.nvidia.com/cuda/parallel-thread-execution/). All of them exist from sm_80 on. Shared-memory addresses
+// are 32-bit, in the .shared window.
+#pragma once
+#include <stdint.h>
+
+// "Generic Addressing": a generic pointer into shared memory, as an address in the .shared state space.
+__device__ __forceinline__ uint32_t smem_address(const void* p) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// ---- asynchronous copies ------------------------------------------------------------------------------------------
+
+// "cp.async": 16 bytes global -> shared, through L2 only (.cg).
+__device__ __forceinline__ void cp_async_16(uint32_t dst, const void* src) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
+}
+
+// "cp.async.commit_group": closes a group over this thread's copies since the last one.
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// "cp.async.wait_group": until at most PENDING of this thread's newest groups are still in flight.
+template <int PENDING>
+__device__ __forceinline__ void cp_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// "cp.async.mbarrier.arrive": arrives on the barrier once all earlier cp.async of this thread have landed. With
+// .noinc the arrival counts against the barrier's own count, so the barrier expects one per producer thread.
+__device__ __forceinline__ void cp_async_mbarrier_arrive_noinc(uint32_t barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+// ---- mbarrier -----------------------------------------------------------------------------------------------------
+
+// "mbarrier.init": a phase completes after `count` arrivals.
+__device__ __forceinline__ void mbarrier_init(uint32_t barrier, int count) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+
+// "mbarrier.arrive": one arrival with release semantics.
+__device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(barrier) : "memory");
+}
+
+// "mbarrier.test_wait, mbarrier.try_wait": spins until the phase of this parity has completed. try_wait, which may
+// suspend the thread, is sm_90's; sm_80 polls.
+__device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
+    uint32_t done;
+    do {
+#if __CUDA_ARCH__ >= 900
+        asm volatile(
+            "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+            : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+#else
+        asm volatile(
+            "{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+            : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+#endif
+    } while (!done);
+}
+
+// ---- matrix fragments ---------------------------------------------------------------------------------------------
+
+// "ldmatrix": four 8x8 b16 matrices; lanes 8i..8i+7 give the 16-byte rows of matrix i. Lane t gets row t/4, columns
+// 2(t%4) and +1 of each.
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+
+// "ldmatrix .trans": the same, each matrix transposed on its way.
+__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+
+// "Matrix Fragments for mma.m16n8k16": c[16x8] += a[16x16] * b[16x8], f16 in, f32 accumulate. With g = lane / 4 and
+// t = lane % 4: c0, c1 are row g, columns 2t and 2t+1; c2, c3 are row g+8. a0 is row g, k 2t and 2t+1; a1 is row g+8;
+// a2, a3 are the same rows at k+8. b0 is column g, k 2t and 2t+1; b1 is k+8.
+__device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// ---- arithmetic ---------------------------------------------------------------------------------------------------
+
+// "ex2": 2^x, approximate, flushing subnormals; ex2(-inf) = +0.
+__device__ __forceinline__ float ex2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// "cvt": two floats rounded to nearest into one f16x2, `lo` in the lower half.
+__device__ __forceinline__ uint32_t pack_f16x2(float lo, float hi) {
+    uint32_t r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
