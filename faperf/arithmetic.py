@@ -28,6 +28,8 @@ def evaluate(expression: int | str, names: Mapping[str, int]) -> int:
     Raises ExpressionError for anything else: other syntax, an unknown name, a division by zero or with a remainder.
     """
     if isinstance(expression, int):
+        if abs(expression) >= LIMIT:
+            raise ExpressionError(f"a number of {expression.bit_length()} bits does not fit into 64 bits")
         return expression
     try:
         tree = ast.parse(expression.strip(), mode="eval")
@@ -37,6 +39,8 @@ def evaluate(expression: int | str, names: Mapping[str, int]) -> int:
         return _value(tree.body, names, expression)
     except ZeroDivisionError as error:
         raise ExpressionError(f"'{expression}' divides by zero") from error
+    except RecursionError as error:
+        raise ExpressionError("an expression is nested too deeply") from error
 
 
 def _value(node: ast.expr, names: Mapping[str, int], text: str) -> int:

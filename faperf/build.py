@@ -11,10 +11,12 @@ contents are still the same gives the key.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -65,6 +67,7 @@ class Builder:
         self.toolchain = toolchain
         self._digests: dict[str, str | None] = {}
         self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[str]] = set()
 
     def build(self, version: Version, target: str) -> Artifact:
         """PTX and cubin of `version` for `target`, from the cache where nothing changed. Raises CompileError."""
@@ -76,9 +79,15 @@ class Builder:
         for files in self._known_files(request):
             key = self._key(request, files)
             if key and (self.cache / "builds" / key / "kernel.cubin").is_file():
-                os.utime(self.cache / "builds" / key)
+                with contextlib.suppress(OSError):  # only gc looks at it
+                    os.utime(self.cache / "builds" / key)
                 return Artifact(key, self.cache / "builds" / key, _inputs(files), cached=True)
         return None
+
+    def stop(self) -> None:
+        """End every compiler that is running; their builds raise CompileError."""
+        for process in list(self._running):
+            _kill(process)
 
     # ── keys ──
 
@@ -113,10 +122,11 @@ class Builder:
                 self._digests[name] = None
         return self._digests[name]
 
-    def _name(self, file: Path, toolkit: Path) -> str | None:
+    def _name(self, file: Path) -> str | None:
         """A file's name in keys and file lists: `project:kernels/v12.cu`, `toolkit:cuda_fp16.h=/…`; None for a stranger."""
-        if file.is_relative_to(toolkit):  # before the project: its own .venv may hold the toolkit
-            return f"toolkit:{file.relative_to(toolkit).as_posix()}={file}"
+        for directory in self.toolchain.includes:  # before the project: its own .venv may hold the toolkit
+            if file.is_relative_to(directory):
+                return f"toolkit:{file.relative_to(directory).as_posix()}={file}"
         if file.is_relative_to(self.root):
             return f"project:{file.relative_to(self.root).as_posix()}"
         if any(file.is_relative_to(directory) for directory in self.toolchain.host_includes):
@@ -192,35 +202,42 @@ class Builder:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            start_new_session=True,  # nvcc starts others; `stop` ends them together
         )
+        self._running.add(process)
         try:
             output, _ = process.communicate(timeout=COMPILE_LIMIT_S)
-        except BaseException as error:
-            process.kill()
-            process.wait()
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise CompileError(f"nvcc ran past {COMPILE_LIMIT_S} s and was stopped", where=where) from error
-            raise
+        except subprocess.TimeoutExpired as error:
+            _kill(process)
+            raise CompileError(f"nvcc ran past {COMPILE_LIMIT_S} s and was stopped", where=where) from error
+        finally:
+            self._running.discard(process)
         if process.returncode != 0:
+            self._refuse_strangers(output, where)
             raise CompileError(f"does not compile\n{output.strip()}", where=where)
         return output
+
+    def _refuse_strangers(self, output: str, where: str) -> None:
+        """A compiler quotes the lines it complains of: those of a file that is none of our business are not shown."""
+        for place in set(re.findall(r"^(\S[^\n(:]*)(?:\(\d+\)|:\d+(?::\d+)?):", output, re.MULTILINE)):
+            self._required_name((self.root / place).resolve(), where)
+
+    def _required_name(self, file: Path, where: str) -> str:
+        name = self._name(file)
+        if name is None:
+            raise CompileError(
+                f"includes {file}, which lies neither in the project nor in the toolkit",
+                where=where,
+                remedy="include only files of the project, of CUDA and of the C++ library",
+            )
+        return name
 
     def _included(self, dependencies: Path, where: str) -> list[str]:
         """The files that nvcc read, by name, in a fixed order. Raises CompileError when one is none of our business."""
         rule = dependencies.read_text(encoding="utf-8").replace("\\\n", " ").partition(":")[2]
         paths = [Path(part.replace("\\ ", " ")) for part in re.split(r"(?<!\\)\s+", rule) if part]
         files = [(self.root / path).resolve() for path in paths]
-        toolkit = next((file.parent for file in files if file.name == "cuda_runtime.h"), self.toolchain.nvcc.parent)
-        names = set()
-        for file in files:
-            name = self._name(file, toolkit)
-            if name is None:
-                raise CompileError(
-                    f"includes {file}, which lies neither in the project nor in the toolkit", where=where,
-                    remedy="include only files of the project, of CUDA and of the C++ library",
-                )  # fmt: skip
-            names.add(name)
-        return sorted(names)
+        return sorted({self._required_name(file, where) for file in files})
 
     def _keep(self, scratch: Path, stem: str, log: str, request: str, files: list[str], key: str) -> Path:
         """Move what a build gave into the cache. Whoever is second finds the directory there and drops its own."""
@@ -240,6 +257,11 @@ class Builder:
             if not directory.is_dir():
                 raise HistoryError(f"cannot write the cache: {error.strerror}", where=str(directory)) from error
         return directory
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _inputs(files: list[str]) -> tuple[str, ...]:

@@ -41,6 +41,9 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except OSError as error:
+        complain(f"{error.filename or 'the system'}: {error.strerror or error}")
+        sys.exit(1)
 
 
 def complain(message: str) -> None:
@@ -131,7 +134,7 @@ def run(
     if not commits:
         (outcome,) = outcomes
         _print_ladder(project, workshop.history, outcome.run, outcome.builds, targets, style)
-        _say_recorded(project, outcome)
+        _say_recorded(project, workshop.history, outcome)
     failures = [failure for outcome in outcomes for failure in outcome.failures]
     for failure in failures:
         complain(str(failure))
@@ -479,7 +482,9 @@ def _print_ladder(
         click.echo(f"\nOther targets: {', '.join(f'faperf ladder --target {target}' for target in others)}")
 
 
-def _say_recorded(project: Project, outcome: Outcome) -> None:
+def _say_recorded(project: Project, history: History, outcome: Outcome) -> None:
+    if any(run.commit == outcome.run.commit for run in history.pending()):
+        click.echo("An unfinished run of this commit is there: --resume goes on with it, faperf gc drops it.", err=True)
     if outcome.recorded is None:
         click.echo("Nothing new to record: this commit's record says the same.", err=True)
     else:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faperf.errors import HistoryError
+from faperf.history import in_use
 from faperf.project import Project
 
 DAY_S = 86_400.0
@@ -27,8 +28,8 @@ class Swept:
 
 def sweep(project: Project, *, older_than_days: float, dry_run: bool) -> Swept:
     """Remove what was not used for `older_than_days` days. Raises HistoryError when a file cannot be removed."""
-    limit = time.time() - older_than_days * DAY_S
-    stale = [path for path in _candidates(project.state) if path.lstat().st_mtime <= limit]
+    now = time.time()
+    stale = [path for path in _candidates(project.state) if now - path.lstat().st_mtime >= _age(path, older_than_days)]
     size = sum(_size(path) for path in stale)
     for path in [] if dry_run else stale:
         try:
@@ -39,6 +40,12 @@ def sweep(project: Project, *, older_than_days: float, dry_run: bool) -> Swept:
         except OSError as error:
             raise HistoryError(f"cannot remove: {error.strerror}", where=str(path)) from error
     return Swept(len(stale), size)
+
+
+def _age(path: Path, days: float) -> float:
+    """Seconds after which `path` may go. What another process may be writing now stays for an hour in any case."""
+    busy = path.name.startswith(".tmp-") or (path.parent.name == "pending" and in_use(path))
+    return max(days * DAY_S, 3_600.0) if busy else days * DAY_S
 
 
 def _candidates(state: Path) -> Iterator[Path]:

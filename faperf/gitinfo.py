@@ -43,9 +43,12 @@ class Repository:
 
     def resolve(self, ref: str) -> str:
         """The commit that a branch, tag, `HEAD~3` or hash names. Raises GitError."""
-        try:
-            return self._repo.commit(ref).hexsha
-        except (git.BadName, git.GitError, ValueError, IndexError) as error:
+        try:  # git itself: GitPython takes any 40 digits for a commit, whether it is here or not
+            found = git.Git(self.root).execute(
+                ["git", "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}"]
+            )
+            return str(found)
+        except (git.GitError, ValueError) as error:
             raise GitError(f"no commit '{ref}' here{self._shallow()}", remedy="see git log --oneline") from error
 
     def commits(self, span: str) -> list[str]:
@@ -62,23 +65,18 @@ class Repository:
         if self.head() is not None:
             yield from self._git("rev-list", "--first-parent", "HEAD").split()
 
-    def dirty(self, paths: Iterable[str]) -> list[str]:
-        """Those of `paths` that differ from HEAD: changed, staged, or never added."""
-        chosen = sorted(set(paths))
-        if not chosen:
-            return []
-        if self.head() is None:
-            return chosen
-        listing = self._git("status", "--porcelain=v1", "-z", "--untracked-files=all", "--ignored=no", "--", *chosen)
-        changed = {entry[3:] for entry in listing.split("\0") if len(entry) > 3}
-        prefix = f"{self._prefix}/" if self._prefix else ""
-        ignored = set(self._ignored(chosen))
-        return sorted({path.removeprefix(prefix) for path in changed} & set(chosen) | ignored)
+    def dirty(self, paths: Iterable[str], *patterns: str) -> list[str]:
+        """The files that differ from HEAD: changed, staged, deleted, never added, or ignored (so in no commit either).
 
-    def _ignored(self, paths: list[str]) -> list[str]:
-        """Build inputs that git ignores are in no commit, so they make a tree dirty as well."""
-        listing = self._git("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--", *paths)
-        return [path for path in listing.split("\0") if path]
+        Of `paths`, which are taken literally, and of those that match a glob of `patterns`.
+        """
+        specs = sorted({f":(literal){path}" for path in paths} | {f":(glob){pattern}" for pattern in patterns})
+        if not specs:
+            return []
+        options = ("--porcelain=v1", "-z", "--untracked-files=all", "--no-renames", "--ignored=matching")
+        listing = self._git("status", *options, "--", *specs)
+        prefix = f"{self._prefix}/" if self._prefix else ""
+        return sorted({entry[3:].removeprefix(prefix) for entry in listing.split("\0") if len(entry) > 3})
 
     def subject(self, commit: str) -> str:
         return str(self._repo.commit(commit).summary)
@@ -100,7 +98,7 @@ class Repository:
                 staged = Path(tempfile.mkdtemp(prefix=".tmp-", dir=into))
                 with tarfile.open(fileobj=io.BytesIO(archive.getvalue())) as tar:
                     members = [m for m in tar.getmembers() if m.name != "history" and not m.name.startswith("history/")]
-                    tar.extractall(staged, members=members, filter="data")
+                    tar.extractall(staged, members=members, filter=_inside)
             except (git.GitError, OSError, tarfile.TarError) as error:
                 raise GitError(f"cannot take the files of {commit[:12]} from git: {error}{self._shallow()}") from error
             if not target.exists():
@@ -118,3 +116,11 @@ class Repository:
             return str(git.Git(self.root).execute(["git", *arguments], strip_newline_in_stdout=False))
         except git.GitError as error:
             raise GitError(f"git {arguments[0]} failed: {error}{self._shallow()}") from error
+
+
+def _inside(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+    """A symlink that leads out of the tree is left out; whatever needs it then says that it is not there."""
+    try:
+        return tarfile.data_filter(member, path)
+    except tarfile.FilterError:
+        return None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,8 @@ from faperf.device import NO_GPU_CLASS, find_gpu
 from faperf.errors import FaperfError, HistoryError, ManifestError, SelectionError
 from faperf.history import History, new_run_id, now
 from faperf.job import kernel_for, launch_digest, resolve
-from faperf.manifest import Manifests, Version, load_manifests
+from faperf.manifest import Manifests, Version, ladder_key, load_manifests
+from faperf.operations import Operation, load_operations
 from faperf.project import Project
 from faperf.record import Build, Entry, Run
 from faperf.sass import inspect
@@ -25,6 +27,10 @@ from faperf.toolchain import Toolchain, find_toolchain
 
 if TYPE_CHECKING:
     from faperf.gitinfo import Repository
+
+MANIFEST_FILES = "manifests/*.yaml"
+ERROR_LIMIT = 4_000
+"""Characters of a compiler's message that a record keeps."""
 
 Step = tuple[Version, str]
 """A version and one of its targets."""
@@ -75,8 +81,6 @@ class Outcome:
     artifacts: dict[str, Artifact]
     failures: list[FaperfError]
     recorded: Path | None = None
-    new_builds: int = 0
-    resumed: bool = False
 
 
 @dataclass
@@ -123,12 +127,10 @@ def run_tree(workshop: Workshop, selection: Selection, *, no_gpu: bool = False, 
     header = _header(workshop, commit, no_gpu=no_gpu, resume=resume)
     history.begin(header)
     outcome = _build(workshop, project.root, manifests, steps, header)
-    inputs = {f"manifests/{v.id}.yaml" for v in manifests.versions.values()} | {"manifests/workloads.yaml"}
-    inputs |= {name for artifact in outcome.artifacts.values() for name in artifact.inputs}
-    inputs |= {version.source for version, _ in steps}
-    dirty = workshop.repository.dirty(inputs) if workshop.repository else []
-    outcome.run = record.replace(outcome.run, dirty=dirty)
-    outcome.resumed = resume
+    if workshop.repository:
+        inputs = {name for artifact in outcome.artifacts.values() for name in artifact.inputs}
+        inputs |= {version.source for version, _ in steps}
+        outcome.run = record.replace(outcome.run, dirty=workshop.repository.dirty(inputs, MANIFEST_FILES))
     _record(workshop, outcome)
     return outcome
 
@@ -152,7 +154,7 @@ def run_commit(workshop: Workshop, commit: str, selection: Selection) -> Outcome
 def run_of(workshop: Workshop, commit: str) -> tuple[Run, dict[str, Build]]:
     """A commit's run and builds from history; built from git where history lacks it."""
     run = workshop.history.newest_run(commit, dirty=False)
-    if run is not None:
+    if run is not None and not run.partial:
         builds = builds_of(workshop.history, run)
         if all(entry.build in builds for entry in run.entries if entry.build):
             return run, builds
@@ -211,6 +213,7 @@ def _build(workshop: Workshop, root: Path, manifests: Manifests, steps: Sequence
     """
     workshop.project.make_state()
     builder = Builder(root, workshop.project.state / "cache", workshop.toolchain)
+    operations = load_operations(workshop.project.config.operations)
     outcome = Outcome(header, {}, {}, [])
     entries: list[Entry] = []
 
@@ -218,35 +221,37 @@ def _build(workshop: Workshop, root: Path, manifests: Manifests, steps: Sequence
         build = _build_record(step, artifact, workshop.toolchain)
         outcome.builds[build.key] = build
         outcome.artifacts[build.key] = artifact
-        entries.append(_entry(step, build, manifests))
-        outcome.new_builds += workshop.history.save_build(build)
+        entries.append(_entry(step, build, manifests, operations))
+        workshop.history.save_build(build)
 
     def fail(step: Step, error: FaperfError) -> None:
         outcome.failures.append(error)
-        entries.append(Entry(version=step[0].id, target=step[1], parent=step[0].parent, error=error.what))
+        what = error.what[:ERROR_LIMIT]
+        entries.append(Entry(version=step[0].id, target=step[1], parent=step[0].parent, error=what))
 
     workshop.progress.begin(len(steps))
-    for step, artifact, error in _build_all(workshop, builder, steps):
-        if error is not None:
-            fail(step, error)
-        elif artifact is not None:
-            try:
-                take(step, artifact)
-            except ManifestError as unresolved:
-                fail(step, unresolved)
+    with contextlib.closing(_build_all(workshop, builder, steps)) as results:
+        for step, artifact, error in results:
+            if error is not None:
+                fail(step, error)
+            elif artifact is not None:
+                try:
+                    take(step, artifact)
+                except ManifestError as unresolved:
+                    fail(step, unresolved)
     for step in Selection().steps(manifests):
         if step not in steps and (found := builder.find(*step)) and (found.directory / "facts.json").exists():
             take(step, found)
-    order = {(v.id, target): n for n, (v, target) in enumerate(Selection().steps(manifests))}
-    entries.sort(key=lambda entry: order[entry.version, entry.target])
-    outcome.run = record.replace(header, entries=entries)
+    everything = [(version.id, target) for version, target in Selection().steps(manifests)]
+    entries.sort(key=lambda entry: (ladder_key(entry.version), entry.target))
+    outcome.run = record.replace(header, entries=entries, partial=len(entries) < len(everything))
     return outcome
 
 
 def _build_all(
     workshop: Workshop, builder: Builder, steps: Sequence[Step]
-) -> Iterable[tuple[Step, Artifact | None, FaperfError | None]]:
-    """Each step with its artifact or its error, as they finish."""
+) -> Generator[tuple[Step, Artifact | None, FaperfError | None]]:
+    """Each step with its artifact or its error, as they finish. Closed early, it ends the compilers that are running."""
 
     def work(step: Step) -> Artifact:
         artifact = builder.build(*step)
@@ -267,6 +272,10 @@ def _build_all(
                 outcome = "does not build" if error else "built"
                 workshop.progress.step(f"{version.id} for {target}: {outcome}", bool(artifact and artifact.cached))
                 yield step, artifact, error
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        builder.stop()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -288,9 +297,14 @@ def _build_record(step: Step, artifact: Artifact, toolchain: Toolchain) -> Build
     )
 
 
-def _entry(step: Step, build: Build, manifests: Manifests) -> Entry:
+def _entry(step: Step, build: Build, manifests: Manifests, operations: Mapping[str, Operation]) -> Entry:
     """Where a version stands: its build, its launch for each workload, its occupancy. Raises ManifestError."""
     version, target = step
+    if version.operation.name not in operations:
+        raise ManifestError(
+            f"unknown operation '{version.operation.name}' (known: {', '.join(operations)})",
+            where=f"manifests/{version.id}.yaml, operation",
+        )
     workloads = manifests.workloads_of(version)
     resolved = {workload.name: resolve(version, workload) for workload in workloads}
     entry = Entry(
@@ -308,7 +322,12 @@ def _entry(step: Step, build: Build, manifests: Manifests) -> Entry:
         kernel = kernel_for(version, launch, build)
         smem = kernel.static_smem + launch.smem
         fits = occupancy(
-            chip, threads=launch.threads, registers=kernel.registers, smem=smem, tmem_columns=kernel.tmem_columns or 0
+            chip,
+            threads=launch.threads,
+            registers=kernel.registers,
+            smem=smem,
+            barriers=kernel.barriers,
+            tmem_columns=kernel.tmem_columns or 0,
         )
         if tightest is None or fits.ctas_per_sm < tightest[0].ctas_per_sm:
             tightest = (fits, launch.threads, smem)
@@ -318,9 +337,17 @@ def _entry(step: Step, build: Build, manifests: Manifests) -> Entry:
 
 
 def _record(workshop: Workshop, outcome: Outcome) -> None:
-    """Publish the run, unless the newest one of this commit already says the same."""
+    """Publish the run, unless the newest one of this commit already says as much.
+
+    A partial run of a clean commit is completed from that one: the same commit has the same versions.
+    """
     history, run = workshop.history, outcome.run
     before = history.newest_run(run.commit, dirty=bool(run.dirty))
+    if before is not None and run.partial and run.commit and not run.dirty:
+        missing = [entry for entry in before.entries if run.entry(entry.version, entry.target) is None]
+        entries = sorted([*run.entries, *missing], key=lambda entry: (ladder_key(entry.version), entry.target))
+        run = outcome.run = record.replace(run, entries=entries, partial=before.partial)
+        outcome.builds.update(builds_of(history, before))
     if before is not None and (before.entries, before.dirty) == (run.entries, run.dirty):
         history.abandon(run.id)
         return

@@ -11,12 +11,14 @@ on with it. Every file appears by a rename, so no reader ever sees half of one.
 from __future__ import annotations
 
 import datetime
+import fcntl
 import os
 import secrets
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -47,7 +49,8 @@ class RunFile:
 
     @classmethod
     def parse(cls, path: Path) -> RunFile | None:
-        commit, *middle, run_id = path.stem.split("-")
+        commit, _, rest = path.stem.partition("-")
+        *middle, run_id = rest.split("-")
         return cls(path, commit, "dirty" in middle, run_id) if run_id and commit else None
 
 
@@ -57,6 +60,7 @@ class History:
     def __init__(self, project: Project) -> None:
         self.project = project
         self.warnings: list[str] = []
+        self._journal: BinaryIO | None = None
 
     # ── the machine ──
 
@@ -167,19 +171,26 @@ class History:
         return self.project.state / "pending"
 
     def pending(self) -> list[Run]:
-        """The headers of runs that were not finished, oldest first."""
+        """The headers of runs that were not finished and that nobody is working on, oldest first."""
         headers = []
         for path in sorted(self._pending.glob("*.jsonl")):
-            headers.extend([found for found in self._records(path) if isinstance(found, Run)][:1])
+            if not in_use(path):
+                headers.extend([found for found in self._records(path) if isinstance(found, Run)][:1])
         return headers
 
-    def begin(self, header: Run) -> Path:
-        """Start a run's journal, or go on with the one of the same id."""
+    def begin(self, header: Run) -> None:
+        """Start a run's journal, or go on with the one of the same id. It is ours until `finish`, `abandon` or our end."""
         self.project.make_state()
         journal = self._pending / f"{header.id}.jsonl"
         if not journal.exists():
             write_atomically(journal, record.encode(header))
-        return journal
+        self._journal = journal.open("rb")
+        try:
+            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._journal.close()
+            self._journal = None
+            raise HistoryError(f"run {header.id} is under way in another process", remedy="wait for it") from error
 
     def finish(self, run: Run) -> Path:
         """Publish a run: its records in one file, which appears at once. Returns its path."""
@@ -187,12 +198,15 @@ class History:
         name = "-".join([commit12, *(["dirty"] if run.dirty else []), run.id])
         path = self.root / run.machine / f"{name}.jsonl"
         write_atomically(path, record.encode(run))
-        (self._pending / f"{run.id}.jsonl").unlink(missing_ok=True)
+        self.abandon(run.id)
         return path
 
     def abandon(self, run_id: str) -> None:
-        """Drop a run's journal: there was nothing new to record."""
+        """Drop a run's journal: it is finished, or there was nothing new to record."""
         (self._pending / f"{run_id}.jsonl").unlink(missing_ok=True)
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
 
     # ── reported ──
 
@@ -203,11 +217,25 @@ class History:
             try:
                 ladders.append(decode_yaml(path, self.project.relative(path), ReportedLadder))
             except ManifestError as error:
-                self.warnings.append(f"{error}; not shown")
+                message = f"{error}; not shown"
+                if message not in self.warnings:
+                    self.warnings.append(message)
         return ladders
 
     def reported_row(self, version: str) -> tuple[ReportedLadder, Reported] | None:
         return next(((file, row) for file in self.reported() for row in file.rows if row.version == version), None)
+
+
+def in_use(journal: Path) -> bool:
+    """Whether a living process holds a run's journal. The lock goes with the process, however it ends."""
+    try:
+        with journal.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def new_run_id() -> str:

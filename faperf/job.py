@@ -9,7 +9,7 @@ import msgspec
 
 from faperf.arithmetic import ExpressionError, evaluate
 from faperf.errors import ManifestError
-from faperf.manifest import SCALAR_BYTES, Expression, Launch, Version, Workload
+from faperf.manifest import SCALAR_BYTES, Argument, Expression, Launch, Version, Workload
 from faperf.record import Build, KernelFacts
 
 POINTER_BYTES = 8
@@ -99,13 +99,23 @@ def _resolve_launch(version: Version, launch: Launch, workload: Workload) -> Res
         x, y, z = (*(number(expression, key, 1) for expression in expressions), 1, 1, 1)[:3]
         return x, y, z
 
+    def scalar(argument: Argument) -> int | None:
+        if argument.scalar is None or argument.type is None:
+            return None
+        value, bits = number(argument.scalar, "args", -(2**63)), 8 * SCALAR_BYTES[argument.type]
+        least, most = (0, 2**bits - 1) if argument.type.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        if not least <= value <= most:
+            where = f"manifests/{version.id}.yaml, args, workload {workload.name}"
+            raise ManifestError(f"'{argument.scalar}' gives {value}, which {argument.type} does not hold", where=where)
+        return value
+
     arguments = [
         ResolvedArgument(
             tensor=argument.tensor,
             tensor_map=argument.tensor_map,
             box=list(argument.box) if argument.box else None,
             swizzle=argument.swizzle or 0,
-            scalar=None if argument.scalar is None else number(argument.scalar, "args", -(2**63)),
+            scalar=scalar(argument),
             type=argument.type,
         )
         for argument in launch.args

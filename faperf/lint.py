@@ -108,6 +108,8 @@ def _launches(project: Project, manifests: Manifests, operations: Mapping[str, O
 def _limits(launch: ResolvedLaunch, version: Version) -> Found:
     if launch.threads > MAX_THREADS_PER_BLOCK:
         yield "block", f"{launch.threads} threads; a CTA has at most {MAX_THREADS_PER_BLOCK}"
+    if launch.block[2] > 64:
+        yield "block", f"block.z is {launch.block[2]}; at most 64"
     for axis, size in zip("yz", launch.grid[1:], strict=True):
         if size > 65_535:
             yield "grid", f"grid.{axis} is {size}; at most 65535"
@@ -139,8 +141,8 @@ def _budgets(project: Project, manifests: Manifests, operations: Mapping[str, Op
     ):
         yield "budgets.smem_bytes", f"{budgets.smem_bytes} bytes; no target gives a CTA that much"
     for name, value in (("ratio_to_fp16", tolerance.ratio_to_fp16), ("bound", tolerance.bound)):
-        if value is not None and value <= 0:
-            yield f"tolerance.{name}", f"{value}; must be above 0"
+        if value is not None and not 0 < value < float("inf"):
+            yield f"tolerance.{name}", f"{value}; must be a number above 0"
 
 
 def _register_flag(
@@ -165,8 +167,9 @@ def _register_flag(
 def _bounded_kernels(source: str) -> set[str]:
     """The kernels whose declaration carries `__launch_bounds__`, by name; comments are left out."""
     code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
-    declarations = re.findall(r"__global__([^;{]*?)\b(\w+)\s*\((?=[^()]*\)\s*[{;])", code)
-    return {name for before, name in declarations if "__launch_bounds__" in before}
+    code = re.sub(r"^\s*#(?:[^\n]*\\\n)*[^\n]*", " ", code, flags=re.MULTILINE)
+    declarations = [part for part in re.split(r"[;{}]", code) if "__global__" in part and "__launch_bounds__" in part]
+    return {match[1] for part in declarations if (match := re.search(r"(\w+)\s*\([^()]*\)\s*$", part))}
 
 
 CHECKS: tuple[Callable[[Project, Manifests, Mapping[str, Operation], Version], Found], ...] = (

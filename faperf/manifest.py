@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -231,6 +231,11 @@ def _check_version(version: Version, path: Path, where: str) -> None:
         raise ManifestError(
             f"id '{version.id}' is not the file's stem", where=where, remedy=f"name the file {version.id}.yaml"
         )
+    source = PurePosixPath(version.source)
+    if source.is_absolute() or ".." in source.parts or not re.fullmatch(r"[\w.+/-]+", version.source):
+        raise ManifestError(
+            f"source '{version.source}' is not a plain path inside the project", where=where, remedy="kernels/NAME.cu"
+        )
     for flag in version.flags:
         if not any(re.fullmatch(pattern, flag) for pattern in FLAGS):
             raise ManifestError(
@@ -294,6 +299,8 @@ class _Loader(yaml.CSafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = key_node.value
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key_node.start_mark)
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key '{key}' is written twice", key_node.start_mark

@@ -74,10 +74,17 @@ class Project:
 
     def make_state(self) -> Path:
         """Create `.faperf/`, with a .gitignore of its own so that trying the tool leaves `git status` clean."""
-        self.state.mkdir(exist_ok=True)
         ignore = self.state / ".gitignore"
-        if not ignore.exists():
-            ignore.write_text("*\n", encoding="utf-8")
+        try:
+            self.state.mkdir(exist_ok=True)
+            if not ignore.exists():
+                ignore.write_text("*\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write: {error.strerror}",
+                where=str(self.state),
+                remedy="free some space or fix the permissions",
+            ) from error
         return self.state
 
     def relative(self, path: Path) -> str:

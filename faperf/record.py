@@ -101,7 +101,10 @@ class Entry(_Frozen, frozen=True, kw_only=True):
 
 
 class Run(_Frozen, frozen=True, kw_only=True, tag="run", tag_field="kind"):
-    """What ties records to a commit. `commit` is None outside git; `dirty` names the build inputs that differ from it."""
+    """What ties records to a commit. `commit` is None outside git; `dirty` names the build inputs that differ from it.
+
+    `partial`: some version × target of the tree has no entry, because it was not asked for.
+    """
 
     schema: int
     id: str
@@ -111,6 +114,7 @@ class Run(_Frozen, frozen=True, kw_only=True, tag="run", tag_field="kind"):
     faperf: str
     machine: str
     unmeasured: str | None = None
+    partial: bool = False
     entries: list[Entry]
 
     def entry(self, version: str, target: str) -> Entry | None:
@@ -171,17 +175,17 @@ def decode(line: bytes) -> Record:
     """A line of history as its record, upgraded to this schema. Raises HistoryError without a place."""
     try:
         record = _decoder.decode(line)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         return _decode_other(line, error)
     return record if record.schema == SCHEMA else _decode_other(line, None)
 
 
-def _decode_other(line: bytes, error: msgspec.DecodeError | None) -> Record:
+def _decode_other(line: bytes, error: Exception | None) -> Record:
     """The slow path: an old schema, a newer one, or damage."""
     try:
         content = msgspec.json.decode(line)
         schema = content["schema"]
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, KeyError, TypeError, RecursionError):
         raise HistoryError(f"not a record: {error}", remedy="restore the line from git, or delete it") from error
     if isinstance(schema, int) and schema > SCHEMA:
         raise HistoryError(f"schema {schema}; this faperf reads up to {SCHEMA}", remedy="upgrade faperf")

@@ -14,6 +14,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from faperf.history import write_atomically
 from faperf.record import KernelFacts
 from faperf.toolchain import scrubbed_environment
 
-INSPECTOR = 1
+INSPECTOR = 2
 """Raise it when the facts change for the same cubin: facts kept in the cache are then taken anew."""
 
 INSTRUCTION_BYTES = 16
@@ -62,28 +63,30 @@ def _inspect(directory: Path, nvdisasm: Path) -> Inspection:
     code = _disassemble(directory / "kernel.cubin", nvdisasm)
     kernels = []
     for entry in cubin.entries:
-        instructions = code.get(entry, [])
-        loops = _Loops(instructions)
-        main_loop = loops.main_loop()
+        # What was not inlined stands behind the kernel as `$entry$function`; ptxas tells its spills apart.
+        callees = [name for name in code if name.startswith(f"${entry}$")]
+        functions = [code[name] for name in [entry, *callees] if name in code]
+        loops = [_Loops(function.sass_instructions, function.start) for function in functions]
+        depths = _added([each.opcodes_by_depth() for each in loops])
         attributes = cubin.attributes(entry)
         tcgen05 = _Tcgen05(ptx, entry)
-        depths = loops.opcodes_by_depth()
         resources = ptxas.get(entry, _Ptxas())
+        spilling = [resources, *(ptxas.get(name.removeprefix(f"${entry}$"), _Ptxas()) for name in callees)]
         kernels.append(
             KernelFacts(
                 entry=entry,
                 registers=cubin.registers[entry],
                 register_cap=min(attributes.max_registers or MAX_REGISTERS_PER_THREAD, MAX_REGISTERS_PER_THREAD),
                 max_threads=attributes.max_threads,
-                spill_stores=resources.spill_stores,
-                spill_loads=resources.spill_loads,
+                spill_stores=sum(function.spill_stores for function in spilling),
+                spill_loads=sum(function.spill_loads for function in spilling),
                 stack=max(resources.stack, cubin.frames.get(entry, 0)),
                 static_smem=resources.smem,
                 barriers=attributes.barriers,
                 instructions=sum(sum(counts) for counts in depths.values()),
                 opcodes=depths,
-                main_loop=main_loop,
-                mma_shapes=dict(sorted((_sass_mma_shapes(instructions) + tcgen05.mma_shapes).items())),
+                main_loop=loops[0].main_loop() if loops else {},
+                mma_shapes=dict(sorted((_sass_mma_shapes(functions) + tcgen05.mma_shapes).items())),
                 path=tensor_path({opcode: sum(counts) for opcode, counts in depths.items()}),
                 tmem_columns=tcgen05.columns,
                 parameter_bytes=attributes.parameter_bytes,
@@ -108,19 +111,17 @@ class _Ptxas:
 def _ptxas(log: str) -> dict[str, _Ptxas]:
     properties = (
         r"Function properties for (\S+)\s*\n\s*(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
-        r"(?:\s*\n[^\n]*Used \d+ registers[^\n]*?(?:, (\d+) bytes smem)?(?:,[^\n]*)?$)?"
+        r"(?:\s*\n[^\n]*Used \d+ registers(?:[^\n]*?, (\d+) bytes smem)?)?"
     )
-    return {
-        m[1]: _Ptxas(int(m[2]), int(m[3]), int(m[4]), int(m[5] or 0))
-        for m in re.finditer(properties, log, re.MULTILINE)
-    }
+    return {m[1]: _Ptxas(int(m[2]), int(m[3]), int(m[4]), int(m[5] or 0)) for m in re.finditer(properties, log)}
 
 
 def _messages(log: str) -> list[str]:
     """The lines of a build log worth comparing: warnings, numbered advice (C7508 …), a register flag overridden."""
     worth = re.compile(r"warning|\(C\d{4}\)|Overriding|ignored", re.IGNORECASE)
+    names_only = re.compile(r"Remark:|ptxas info\s*: (Compiling entry function|Function properties for) ")
     lines = (line.strip() for line in log.splitlines())
-    return sorted({line for line in lines if worth.search(line) and not line.startswith("Remark:")})
+    return sorted({line for line in lines if worth.search(line) and not names_only.match(line)})
 
 
 # ── the cubin ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -269,8 +270,8 @@ class _Function(msgspec.Struct, rename="kebab"):
     sass_instructions: list[_Instruction]
 
 
-def _disassemble(cubin: Path, nvdisasm: Path) -> dict[str, list[_Instruction]]:
-    """Function → instructions. nvdisasm writes a header object and then the list of functions."""
+def _disassemble(cubin: Path, nvdisasm: Path) -> dict[str, _Function]:
+    """Functions by name. nvdisasm writes a header object and then the list of functions."""
     try:
         answer = subprocess.run(
             [nvdisasm, "-json", cubin], env=scrubbed_environment(), capture_output=True, timeout=300, check=True
@@ -285,16 +286,17 @@ def _disassemble(cubin: Path, nvdisasm: Path) -> dict[str, list[_Instruction]]:
             where=str(nvdisasm),
             remedy="an nvdisasm as new as the nvcc is needed: pip install 'faperf[disassembler]'",
         ) from error
-    return {function.function_name: function.sass_instructions for function in functions}
+    return {function.function_name: function for function in functions}
 
 
 class _Loops:
-    """The natural loops of one function: a back edge runs to a block that dominates it."""
+    """The natural loops of one function: a back edge runs to a block that dominates it. `start` is its address."""
 
     BRANCHES = frozenset({"BRA", "JMP", "BRX", "JMX", "BSYNC", "EXIT", "RET", "KILL", "BREAK", "WARPSYNC", "CALL"})
 
-    def __init__(self, instructions: list[_Instruction]) -> None:
+    def __init__(self, instructions: list[_Instruction], start: int = 0) -> None:
         self.instructions = instructions
+        self.start = start
         self.body: dict[int, set[int]] = {}
         self.depth = [0] * len(instructions)
         if instructions:
@@ -332,7 +334,7 @@ class _Loops:
         loops: dict[int, set[int]] = {}
         for tail, head in edges:
             if tail in reachable and _dominates(head, tail, dominator):
-                loops.setdefault(head, {head}).update(_reaching(graph, tail, head))
+                loops.setdefault(head, {head}).update(_reaching(graph, tail, head) & reachable)
         for block, (first, last) in blocks.items():
             depth = sum(block in loop for loop in loops.values()) if block in reachable | {0} else -1
             self.depth[first:last] = [depth] * (last - first)
@@ -356,7 +358,24 @@ class _Loops:
         for n, (_, end) in blocks.items():
             targets = successors.get(end - 1, [end] if end < len(self.instructions) else [])
             edges.extend((n, number[target]) for target in targets)
-        return blocks, edges
+        return blocks, edges + self._indirect(blocks, edges)
+
+    def _indirect(self, blocks: dict[int, tuple[int, int]], edges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Where indirect branches go, which nvdisasm's JSON leaves out.
+
+        ptxas places the cases of a `switch` behind its BRX: a block that nothing leads to belongs to the nearest one
+        before it. The padding behind the end, a BRA to itself, belongs to none.
+        """
+        entered = {0} | {head for tail, head in edges if tail != head}
+        found: list[tuple[int, int]] = []
+        switch: int | None = None
+        for n, (first, last) in blocks.items():
+            padding = last - first == 1 and (n, n) in edges
+            if switch is not None and n not in entered and not padding:
+                found.append((switch, n))
+            if self.instructions[last - 1].opcode.split(".")[0] in ("BRX", "JMX"):
+                switch = n
+        return found
 
     def _is_branch(self, index: int) -> bool:
         return self.instructions[index].opcode.split(".")[0] in self.BRANCHES
@@ -368,8 +387,13 @@ class _Loops:
         following = [index + 1] if index + 1 < len(self.instructions) else []
         if base in ("EXIT", "RET", "KILL"):
             return following if instruction.predicate else []
-        if base in ("CALL", "WARPSYNC", "BREAK"):
+        if base in ("WARPSYNC", "BREAK"):
             return following
+        if base == "CALL":  # one to an address within the function is a far jump, as ptxas writes them for sm_80
+            far = [t] if (t := self._address(instruction.operands)) is not None else []
+            return sorted({*far, *following})
+        if base in ("BRX", "JMX"):
+            return []
         if base == "BSYNC":
             return sorted({*following, *self._reconvergence(index, instruction.operands)})
         *conditions, target = instruction.operands.split(",")
@@ -387,7 +411,7 @@ class _Loops:
 
     def _address(self, operand: str) -> int | None:
         match = re.search(r"0x([0-9a-f]+)", operand)
-        index = int(match[1], 16) // INSTRUCTION_BYTES if match else -1
+        index = (int(match[1], 16) - self.start) // INSTRUCTION_BYTES if match else -1
         return index if 0 <= index < len(self.instructions) else None
 
 
@@ -417,10 +441,19 @@ def _without_trailing_zeros(counts: list[int]) -> list[int]:
     return counts
 
 
-def _sass_mma_shapes(instructions: list[_Instruction]) -> Counter[str]:
+def _added(several: list[dict[str, list[int]]]) -> dict[str, list[int]]:
+    """Opcode counts of several functions by loop depth, each function's own."""
+    names = sorted({name for counts in several for name in counts})
+    return {
+        name: [sum(at_depth) for at_depth in zip_longest(*(c[name] for c in several if name in c), fillvalue=0)]
+        for name in names
+    }
+
+
+def _sass_mma_shapes(functions: list[_Function]) -> Counter[str]:
     """`HMMA.16816.F32` is m16n8k16, `HGMMA.64x128x16.F32` is m64n128k16."""
     shapes: Counter[str] = Counter()
-    for instruction in instructions:
+    for instruction in (each for function in functions for each in function.sass_instructions):
         if match := re.match(r"HMMA\.(16)(8)(8|16)\.", instruction.opcode + "."):
             shapes[f"HMMA m{match[1]}n{match[2]}k{match[3]}"] += 1
         elif match := re.match(r"HGMMA\.(?:SP\.)?(\d+)x(\d+)x(\d+)", instruction.opcode):
@@ -434,19 +467,24 @@ def _sass_mma_shapes(instructions: list[_Instruction]) -> Counter[str]:
 class _Tcgen05:
     """MMA shapes and TMEM columns of one kernel, where the compiler has written the constants into the PTX."""
 
+    NUMBER = r"-?(?:0[xX][0-9a-fA-F]+|\d+)"
+
     def __init__(self, ptx: str, entry: str) -> None:
         body = self._body(ptx, entry)
         constants: dict[str, int | None] = {}
-        for register, number in re.findall(r"mov\.[bu]32\s+(%\w+),\s*(-?\d+);", body):
-            constants[register] = int(number) if constants.get(register, int(number)) == int(number) else None
+        for register, number in re.findall(rf"mov\.[bsu]32\s+([%\w]+),\s*({self.NUMBER});", body):
+            known = constants.get(register, int(number, 0))
+            constants[register] = known if known == int(number, 0) else None
 
         def value(operand: str) -> int | None:
-            return int(operand) if re.fullmatch(r"-?\d+", operand) else constants.get(operand)
+            return int(operand, 0) if re.fullmatch(self.NUMBER, operand) else constants.get(operand)
 
         columns = [value(n) for n in re.findall(r"tcgen05\.alloc[^\[;]*\[[^\]]*\],\s*([%\w-]+)\s*;", body)]
         self.columns = None if None in columns else sum(c for c in columns if c) or (None if not columns else 0)
         self.mma_shapes: Counter[str] = Counter()
-        pattern = r"tcgen05\.mma(?:\.sp)?\.cta_group::\d\.kind::(\w+)[^;]*?\],\s*[^,;]+,\s*[^,;]+,\s*([%\w-]+)\s*,"
+        pattern = (
+            r"tcgen05\.mma(?:\.ws)?(?:\.sp)?\.cta_group::\d\.kind::(\w+)[^;]*?\],\s*[^,;]+,\s*[^,;]+,\s*([%\w-]+)\s*,"
+        )
         for kind, descriptor in re.findall(pattern, body):
             bits = value(descriptor)
             shape = "unknown shape"

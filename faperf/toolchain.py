@@ -20,12 +20,16 @@ INSTALL_DISASSEMBLER = "pip install 'faperf[disassembler]'"
 
 @dataclass(frozen=True)
 class Toolchain:
-    """The tools of a build. `origin` says by which rule nvcc was found; `host_includes` are the host's system headers."""
+    """The tools of a build. `origin` says by which rule nvcc was found.
+
+    `includes` and `host_includes` are the directories of CUDA's and the host's own headers.
+    """
 
     nvcc: Path
     origin: str
     nvdisasm: Path
     host: Path
+    includes: tuple[Path, ...]
     host_includes: tuple[Path, ...]
     identity: record.Toolchain
 
@@ -45,6 +49,7 @@ def find_toolchain(nvcc: str | None = None) -> Toolchain:
         origin=origin,
         nvdisasm=_find_nvdisasm(path),
         host=host,
+        includes=tuple(_toolkit_includes(path)),
         host_includes=tuple(_host_includes(host)),
         identity=record.Toolchain(nvcc=version[1], build=build[1] if build else "", host=f"{host.name} {host_version}"),
     )
@@ -108,6 +113,14 @@ def _find_host() -> Path:
         if found:
             return Path(found)
     raise ToolchainError("no C++ compiler on PATH; nvcc needs one", remedy="apt-get install g++ (or your system's)")
+
+
+def _toolkit_includes(nvcc: Path) -> Iterator[Path]:
+    """The directories that nvcc itself adds, as its dry run prints them; nvcc may be a script that starts another one."""
+    plan = _ask(nvcc, "--dryrun", "--cubin", "-x", "cu", os.devnull)
+    for line in re.findall(r"^#\$ (?:SYSTEM_)?INCLUDES=(.*)$", plan, re.MULTILINE):
+        for directory in re.findall(r'"(?:-I)?(/[^"]+)"', line):
+            yield Path(directory).resolve()
 
 
 def _host_includes(host: Path) -> Iterator[Path]:
