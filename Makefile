@@ -13,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-$(TOOLS)
 
-.PHONY: run test check bench gpu-test setup clean
+.PHONY: run test check bench gpu-test readme setup clean
 
 run: $(READY)
 	$(BIN)/faperf run
@@ -32,6 +32,9 @@ bench: $(READY)
 
 gpu-test: $(READY)
 	$(BIN)/python -m pytest tests/gpu -m gpu -rs
+
+readme: $(READY)
+	$(BIN)/python docs/readme_ladder.py
 
 setup: $(READY)
 

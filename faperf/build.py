@@ -109,7 +109,7 @@ class Builder:
             if content is None:
                 return None
             digest.update(f"\0{name.partition('=')[0]}\0{content}".encode())
-        return digest.hexdigest()[:20]
+        return "b" + digest.hexdigest()[:19]  # a letter first: YAML must never take a key for a number
 
     def _digest(self, name: str) -> str | None:
         """The digest of a file as `_name` names it, read once a Builder; None when it is gone."""

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
 
 from faperf.toolchain import Toolchain
@@ -340,7 +341,7 @@ def test_no_compiler_is_an_error_with_the_line_that_installs_it(user: UserProjec
     code = "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p] + [{!r}]; {}"
     site = tmp_path / "site"
     site.mkdir()
-    for module in Path(__import__("click").__file__).parents[1].iterdir():
+    for module in Path(click.__file__).parents[1].iterdir():
         if module.name != "nvidia":
             (site / module.name).symlink_to(module)
     start_up = "sys.argv = ['faperf', 'run']; from faperf.cli import main; main()"

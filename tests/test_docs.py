@@ -1,0 +1,121 @@
+"""The docs say what is true: commands have help with an example, keys and rules are listed, README's ladder is the tool's."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+
+from faperf import judge, manifest, record
+from faperf.cli import cli
+from faperf.toolchain import Toolchain
+from tests.conftest import REPOSITORY
+
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+
+
+def doc(name: str) -> str:
+    return (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
+
+
+def commands(group: click.Group = cli, prefix: str = "") -> dict[str, click.Command]:
+    found: dict[str, click.Command] = {}
+    for name, command in group.commands.items():
+        found[prefix + name] = command
+        if isinstance(command, click.Group):
+            found |= commands(command, f"{prefix}{name} ")
+    return found
+
+
+@pytest.mark.parametrize("name", commands())
+def test_every_command_has_help_with_an_example_of_itself(name: str) -> None:
+    help_text = commands()[name].help or ""
+    example = help_text.partition("Example:")[2]
+    assert f"faperf {name.split()[0]}" in example
+
+
+@pytest.mark.parametrize("name", commands())
+def test_every_option_has_help(name: str) -> None:
+    for parameter in commands()[name].params:
+        if isinstance(parameter, click.Option) and parameter.name != "days":
+            assert parameter.help, f"faperf {name} {parameter.opts[0]}"
+
+
+@pytest.mark.parametrize("name", [name for name in commands() if " " not in name])
+def test_the_readme_names_every_command(name: str) -> None:
+    assert f"`faperf {name}" in README
+
+
+def test_the_readme_names_no_option_that_is_not_there() -> None:
+    known = {option for command in [cli, *commands().values()] for p in command.params for option in p.opts}
+    own = re.sub(r"pip install .*", "", README)
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", own)) - {"--help"} <= known
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        manifest.Version,
+        manifest.Launch,
+        manifest.Argument,
+        manifest.Budgets,
+        manifest.Notes,
+        manifest.Tolerance,
+        manifest.Tile,
+        manifest.Accepted,
+    ],
+)
+def test_every_manifest_key_is_documented(kind: type[msgspec.Struct]) -> None:
+    text = doc("manifest.md")
+    for field in msgspec.structs.fields(kind):
+        assert re.search(rf"\b{field.encode_name}:?", text), f"{kind.__name__}.{field.encode_name}"
+
+
+def test_the_manifest_of_the_docs_is_one(tmp_path: Path) -> None:
+    example = doc("manifest.md").partition("```yaml\n")[2].partition("```")[0]
+    path = tmp_path / "v16-i16.yaml"
+    path.write_text(example.replace("<build key>", "b0123"), encoding="utf-8")
+    assert manifest.decode_yaml(path, path.name, manifest.Version).id == "v16-i16"
+
+
+@pytest.mark.parametrize(
+    "kind", [record.Build, record.KernelFacts, record.Run, record.Entry, record.Reported, record.ReportedLadder]
+)
+def test_every_record_field_is_documented(kind: type[msgspec.Struct]) -> None:
+    text = doc("records.md")
+    for field in kind.__struct_fields__:
+        assert f"`{field}`" in text, f"{kind.__name__}.{field}"
+
+
+def test_every_rule_and_threshold_is_documented() -> None:
+    text = doc("static-facts.md")
+    for rule in judge.Rule:
+        assert f"| {rule} |" in text
+    for field in msgspec.structs.fields(judge.Thresholds):
+        assert f"{field.name} = {field.default}" in text
+
+
+def test_links_in_the_docs_lead_somewhere() -> None:
+    for page in [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY / "docs").glob("*.md")]:
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+@pytest.mark.compile
+def test_the_ladder_of_the_readme_is_what_the_tool_prints(toolchain: Toolchain, tmp_path: Path) -> None:
+    if toolchain.identity.nvcc != "13.0.88":
+        pytest.skip(f"README's ladder was printed with nvcc 13.0.88; this is {toolchain.identity.nvcc}")
+    for name in ("kernels", "manifests", "history", "pyproject.toml"):
+        copy = shutil.copytree if (REPOSITORY / name).is_dir() else shutil.copy
+        copy(REPOSITORY / name, tmp_path / name)
+    spec = importlib.util.spec_from_file_location("readme_ladder", REPOSITORY / "docs" / "readme_ladder.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.block(README) == script.ladder(tmp_path), "make readme"
