@@ -99,7 +99,7 @@ class Builder:
     def _known_files(self, request: str) -> list[list[str]]:
         try:
             return msgspec.json.decode((self.cache / "requests" / f"{request}.json").read_bytes(), type=list[list[str]])
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError):
             return []
 
     def _key(self, request: str, files: list[str]) -> str | None:
@@ -153,16 +153,26 @@ class Builder:
             if key is None:
                 raise CompileError("a source file vanished during the build", where=where, remedy="run again")
             return Artifact(
-                key, self._keep(scratch, source.stem, log, request, files, key), _inputs(files), cached=False
+                key,
+                self._keep(scratch, Path(version.source).stem, log, request, files, key),
+                _inputs(files),
+                cached=False,
             )
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
     def _refresh(self, files: list[str], started: int, where: str) -> None:
-        """Digest the project's files anew: one that was saved while nvcc ran must not stand for what nvcc read."""
+        """Digest the project's files anew: one that was saved while nvcc ran must not stand for what nvcc read.
+
+        By the time of its last change (ctime), which no tool sets back or forward as it does with mtime.
+        """
         for name in _inputs(files):
             self._digests.pop(f"project:{name}", None)
-            if (self.root / name).stat().st_mtime_ns >= started:
+            try:
+                changed = (self.root / name).stat().st_ctime_ns >= started
+            except OSError as error:
+                raise CompileError(f"{name} vanished during the build", where=where, remedy="run again") from error
+            if changed:
                 raise CompileError(f"{name} changed during the build", where=where, remedy="run again")
 
     def _scratch(self, where: str) -> Path:
@@ -209,6 +219,7 @@ class Builder:
             output, _ = process.communicate(timeout=COMPILE_LIMIT_S)
         except subprocess.TimeoutExpired as error:
             _kill(process)
+            process.communicate()
             raise CompileError(f"nvcc ran past {COMPILE_LIMIT_S} s and was stopped", where=where) from error
         finally:
             self._running.discard(process)
@@ -248,6 +259,8 @@ class Builder:
             (scratch / "kernel.cubin").rename(staged / "kernel.cubin")
             (scratch / f"{stem}.ptx").rename(staged / "kernel.ptx")
             (staged / "build.log").write_text(log, encoding="utf-8")
+            if directory.exists() and not (directory / "kernel.cubin").is_file():
+                shutil.rmtree(directory)  # what an interrupted cleaning left
             if not directory.exists():
                 staged.rename(directory)
             with self._lock:
@@ -255,7 +268,11 @@ class Builder:
                 write_atomically(self.cache / "requests" / f"{request}.json", msgspec.json.encode([files, *known[:7]]))
         except OSError as error:
             if not directory.is_dir():
-                raise HistoryError(f"cannot write the cache: {error.strerror}", where=str(directory)) from error
+                raise HistoryError(
+                    f"cannot write the cache: {error.strerror}",
+                    where=str(directory),
+                    remedy="free some space or fix the permissions; run again",
+                ) from error
         return directory
 
 

@@ -17,7 +17,10 @@ MAX_THREADS_PER_BLOCK = 1024
 
 @dataclass(frozen=True)
 class Chip:
-    """One compute capability. Shared memory in bytes; registers (32-bit), warps, blocks and barriers are counted per SM."""
+    """One compute capability. Shared memory in bytes; registers (32-bit), warps, blocks, barriers are counted per SM.
+
+    `barriers` 0: they do not limit what is resident (before Hopper, says cuda_occupancy.h).
+    """
 
     capability: str
     gpus: str
@@ -32,6 +35,7 @@ class Chip:
     register_unit: int = 256
     smem_unit: int = 128
     barriers: int = 64
+    peak_tflops: float | None = None
 
     @property
     def max_threads(self) -> int:
@@ -39,11 +43,11 @@ class Chip:
 
 
 CHIPS = {
-    "80": Chip("8.0", "A100", 164 * KIB, 163 * KIB, KIB, 64, 32, 1),
-    "86": Chip("8.6", "A10, RTX 30", 100 * KIB, 99 * KIB, KIB, 48, 16, 1, barriers=16),
-    "89": Chip("8.9", "L4, L40, RTX 40", 100 * KIB, 99 * KIB, KIB, 48, 24, 1, barriers=24),
-    "90": Chip("9.0", "H100, H200", 228 * KIB, 227 * KIB, KIB, 64, 32, 16),
-    "100": Chip("10.0", "B200", 228 * KIB, 227 * KIB, KIB, 64, 32, 16, tmem_columns=512),
+    "80": Chip("8.0", "A100", 164 * KIB, 163 * KIB, KIB, 64, 32, 1, barriers=0, peak_tflops=312),
+    "86": Chip("8.6", "A10, RTX 30", 100 * KIB, 99 * KIB, KIB, 48, 16, 1, barriers=0),
+    "89": Chip("8.9", "L4, L40, RTX 40", 100 * KIB, 99 * KIB, KIB, 48, 24, 1, barriers=0),
+    "90": Chip("9.0", "H100, H200", 228 * KIB, 227 * KIB, KIB, 64, 32, 16, peak_tflops=989),
+    "100": Chip("10.0", "B200", 228 * KIB, 227 * KIB, KIB, 64, 32, 16, tmem_columns=512, peak_tflops=2250),
     "103": Chip("10.3", "B300", 228 * KIB, 227 * KIB, KIB, 64, 32, 16, tmem_columns=512),
     "120": Chip("12.0", "RTX 50", 100 * KIB, 99 * KIB, KIB, 48, 24, 8, barriers=24),
 }
@@ -90,7 +94,7 @@ def occupancy(
         "threads": chip.warps // warps,
         "blocks": chip.blocks,
     }
-    if barriers:
+    if barriers and chip.barriers:
         limits["barriers"] = chip.barriers // barriers
     if tmem_columns and chip.tmem_columns:
         limits["TMEM"] = chip.tmem_columns // tmem_columns

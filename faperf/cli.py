@@ -14,9 +14,10 @@ from faperf import __version__
 from faperf.errors import FaperfError
 
 if TYPE_CHECKING:
-    from faperf.harness import Outcome, Progress, Workshop
+    from faperf.building import Outcome, Progress, Workshop
     from faperf.history import History
     from faperf.project import Project
+    from faperf.record import Build, Run
 
 INTERRUPTED = 130
 REGRESSION = 3
@@ -87,10 +88,21 @@ def cli(context: click.Context, directory: Path) -> None:
 @cli.command()
 @click.argument("versions", nargs=-1)
 @click.option("--target", "targets", multiple=True, metavar="SM", help="Only this target (sm_103a); may be repeated.")
+@click.option(
+    "--workload", "workloads", multiple=True, metavar="NAME", help="Measure on this workload; may be repeated."
+)
 @click.option("--no-gpu", is_flag=True, help="Compile and inspect only, even where a GPU is.")
+@click.option("--again", is_flag=True, help="Measure what an earlier run has measured, too.")
 @click.option("--resume", is_flag=True, help="Go on with the last unfinished run of this commit.")
 @click.option("--commits", metavar="A..B", help="Run the first-parent commits after A up to B, from git.")
 @click.option("--skip-existing", is_flag=True, help="With --commits: leave out commits that have a record.")
+@click.option("--commit", metavar="HASH", help="The commit to record for, where there is no git.")
+@click.option(
+    "--bundle", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Measure this bundle instead."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="With --bundle: the results file; BUNDLE.results by default."
+)
 @jobs_option
 @nvcc_option
 @format_option
@@ -99,25 +111,35 @@ def run(
     directory: Path,
     versions: tuple[str, ...],
     targets: tuple[str, ...],
+    workloads: tuple[str, ...],
     no_gpu: bool,
+    again: bool,
     resume: bool,
     commits: str | None,
     skip_existing: bool,
+    commit: str | None,
+    bundle: Path | None,
+    out: Path | None,
     jobs: int | None,
     nvcc: str | None,
     style: str,
 ) -> None:
-    """Compile, inspect and record VERSIONS (all by default) for HEAD, and print the ladder.
+    """Compile, inspect, verify, time and record VERSIONS (all by default) for HEAD, and print the ladder.
 
-    A version that does not compile is reported and the others go on; the exit code is then 1.
+    A version that does not compile is reported and the others go on; the exit code is then 1, and 5 when a version is wrong.
 
     \b
     Example:
       faperf run                       all versions, all targets
       faperf run v13 --target sm_103a  one of them
       faperf run --commits v1.0..HEAD --skip-existing
+      faperf run --bundle job.faperf   on a GPU host without git, nvcc or the sources
     """
-    from faperf.harness import Selection, Workshop, run_tree
+    if bundle:
+        _run_bundle(bundle, out or bundle.with_name(bundle.name + ".results"))
+        return
+    from faperf.building import Selection, Workshop
+    from faperf.harness import Wish, run_tree
 
     if commits and resume:
         raise click.UsageError("--resume goes on with a run of the working tree; with --commits use --skip-existing")
@@ -130,10 +152,12 @@ def run(
         if commits:
             outcomes = _run_commits(workshop, commits, selection, skip_existing)
         else:
-            outcomes = [run_tree(workshop, selection, no_gpu=no_gpu, resume=resume)]
+            wish = Wish(no_gpu=no_gpu, resume=resume, again=again, workloads=workloads, commit=commit)
+            outcomes = [run_tree(workshop, selection, wish)]
     if not commits:
         (outcome,) = outcomes
-        _print_ladder(project, workshop.history, outcome.run, outcome.builds, targets, style)
+        shown = workloads[0] if workloads else None
+        _print_ladder(project, workshop.history, outcome.run, outcome.builds, targets, style, shown)
         _say_recorded(project, workshop.history, outcome)
     failures = [failure for outcome in outcomes for failure in outcome.failures]
     for failure in failures:
@@ -141,6 +165,8 @@ def run(
     if not commits:
         failures += _say_broken(project)
     _say_warnings(workshop.history)
+    if any(outcome.wrong for outcome in outcomes):
+        sys.exit(WRONG)
     if failures:
         sys.exit(1)
 
@@ -148,9 +174,10 @@ def run(
 @cli.command()
 @click.option("--target", metavar="SM", help="The target to show; by default that of pyproject.toml, or sm_103a.")
 @click.option("--commit", metavar="REF", help="The record of this commit; the newest of HEAD by default.")
+@click.option("--workload", metavar="NAME", help="Measured figures on this workload; each version's first by default.")
 @format_option
 @click.pass_obj
-def ladder(directory: Path, target: str | None, commit: str | None, style: str) -> None:
+def ladder(directory: Path, target: str | None, commit: str | None, workload: str | None, style: str) -> None:
     """The versions and what each changed against its parent, from records. Builds nothing.
 
     \b
@@ -158,8 +185,9 @@ def ladder(directory: Path, target: str | None, commit: str | None, style: str) 
       faperf ladder
       faperf ladder --target sm_90a --format markdown
     """
+    from faperf.building import open_repository
     from faperf.errors import SelectionError
-    from faperf.harness import builds_of, latest_run, open_repository
+    from faperf.harness import builds_of, latest_run
     from faperf.history import History
 
     project = _project(directory)
@@ -173,7 +201,7 @@ def ladder(directory: Path, target: str | None, commit: str | None, style: str) 
     else:
         chosen = latest_run(history, repository)
     builds = builds_of(history, chosen) if chosen else {}
-    _print_ladder(project, history, chosen, builds, (target,) if target else (), style)
+    _print_ladder(project, history, chosen, builds, (target,) if target else (), style, workload)
     _say_warnings(history)
 
 
@@ -182,6 +210,8 @@ def ladder(directory: Path, target: str | None, commit: str | None, style: str) 
 @click.argument("b", required=False)
 @click.option("--exit-code", is_flag=True, help="Exit with 3 on a regression, with 5 when a version no longer builds.")
 @click.option("--all", "show_unchanged", is_flag=True, help="Show unchanged versions too.")
+@click.option("--rerun", "again", is_flag=True, help="Time both commits' builds interleaved here, on this GPU.")
+@click.option("--workload", metavar="NAME", help="Measured figures on this workload; each version's first by default.")
 @jobs_option
 @nvcc_option
 @format_option
@@ -192,6 +222,8 @@ def diff(
     b: str | None,
     exit_code: bool,
     show_unchanged: bool,
+    again: bool,
+    workload: str | None,
     jobs: int | None,
     nvcc: str | None,
     style: str,
@@ -204,10 +236,13 @@ def diff(
     Example:
       faperf diff HEAD~1 HEAD
       faperf diff main --exit-code    the working tree against main
+      faperf diff v1.0 HEAD --rerun    both interleaved on this machine's GPU
     """
+    from faperf.building import Selection, Workshop
     from faperf.comparison import diff as compare
+    from faperf.comparison import rerun
     from faperf.errors import SelectionError
-    from faperf.harness import Selection, Workshop, run_of, run_tree
+    from faperf.harness import Wish, rerun_commits, run_of, run_tree, silicon_of
     from faperf.judge import Verdict, thresholds_from
     from faperf.report.terminal import diff_text
 
@@ -222,14 +257,110 @@ def diff(
         if new_commit:
             new, new_builds = run_of(workshop, new_commit)
         else:
-            outcome = run_tree(workshop, Selection(), no_gpu=True)
+            outcome = run_tree(workshop, Selection(), Wish(no_gpu=True))
             new, new_builds = outcome.run, outcome.builds
-    rows = compare(old, new, {**old_builds, **new_builds}, thresholds_from(project.config.thresholds))
+    limits, history = thresholds_from(project.config.thresholds), workshop.history
+    silicon = (silicon_of(history, old, workload), silicon_of(history, new, workload))
+    rows = compare(old, new, {**old_builds, **new_builds}, limits, *silicon)
+    if again:
+        if new_commit is None:
+            raise click.UsageError("--rerun compares two commits; commit the working tree first")
+        with _progress() as progress:
+            workshop.progress = progress
+            timings = rerun_commits(workshop, old_commit, new_commit, rows, (workload,) if workload else ())
+        rows = rerun(rows, timings, limits)
     click.echo(diff_text(rows, old, new, style, show_unchanged=show_unchanged))
     _say_warnings(workshop.history)
     if exit_code:
         broken = any(row.verdict is Verdict.BROKEN for row in rows)
         sys.exit(WRONG if broken else REGRESSION if any(row.regression for row in rows) else 0)
+
+
+@cli.command()
+@click.argument("versions", nargs=-1)
+@click.option("--out", "path", type=click.Path(path_type=Path), required=True, help="The file to write.")
+@click.option("--target", "targets", multiple=True, metavar="SM", help="Only this target (sm_90a); may be repeated.")
+@click.option(
+    "--workload", "workloads", multiple=True, metavar="NAME", help="Measure on this workload; may be repeated."
+)
+@jobs_option
+@nvcc_option
+@click.pass_obj
+def bundle(
+    directory: Path,
+    versions: tuple[str, ...],
+    path: Path,
+    targets: tuple[str, ...],
+    workloads: tuple[str, ...],
+    jobs: int | None,
+    nvcc: str | None,
+) -> None:
+    """Build VERSIONS here and pack all that a GPU host needs to measure them: cubins, launches, protocol, commit.
+
+    \b
+    Example:
+      faperf bundle --out job.faperf    then, on the GPU host: faperf run --bundle job.faperf
+      faperf import job.faperf.results  back here
+    """
+    from faperf.building import Selection, Workshop
+    from faperf.harness import bundle_tree
+    from faperf.measuring import write_bundle
+
+    with _progress() as progress:
+        workshop = Workshop.open(_project(directory), nvcc=nvcc, jobs=jobs, progress=progress)
+        outcome, job = bundle_tree(workshop, Selection(versions, targets), workloads)
+    for failure in outcome.failures:
+        complain(str(failure))
+    write_bundle(job, path)
+    click.echo(f"{path}: {len(job.tasks)} to measure, {path.stat().st_size / 1e6:.1f} MB")
+    if outcome.failures:
+        sys.exit(1)
+
+
+@cli.command("import")
+@click.argument("results", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.pass_obj
+def import_(directory: Path, results: Path) -> None:
+    """File the RESULTS of a bundle that another host measured.
+
+    \b
+    Example:
+      faperf import job.faperf.results
+    """
+    from faperf.harness import import_results
+    from faperf.history import History
+    from faperf.measuring import read_results
+
+    project = _project(directory)
+    path = import_results(History(project), read_results(results))
+    click.echo(f"Recorded in {project.relative(path)}")
+
+
+@cli.command("exec")
+@click.argument("version")
+@click.option("--once", is_flag=True, required=True, help="One launch; there is no other way yet.")
+@click.option("--target", metavar="SM", help="The target; the first that runs here by default.")
+@click.option("--workload", metavar="NAME", help="The workload; the version's first by default.")
+@nvcc_option
+@click.pass_obj
+def execute(
+    directory: Path, version: str, once: bool, target: str | None, workload: str | None, nvcc: str | None
+) -> None:
+    """Launch VERSION in this process, on normal inputs, for ncu and compute-sanitizer.
+
+    \b
+    Example:
+      ncu --clock-control none -k attention_forward faperf exec v13 --once
+    """
+    from faperf.building import Selection, Workshop
+    from faperf.harness import exec_once
+    from faperf.manifest import load_manifests
+
+    project = _project(directory)
+    manifests = load_manifests(project)
+    Selection((version,)).steps(manifests)
+    exec_once(Workshop.open(project, nvcc=nvcc), manifests.versions[version], target, workload)
+    click.echo(f"{version}: launched once")
 
 
 @cli.command()
@@ -243,9 +374,10 @@ def show(directory: Path, version: str, style: str) -> None:
     Example:
       faperf show v13
     """
+    from faperf.building import open_repository
     from faperf.comparison import ladder as build_ladder
     from faperf.errors import SelectionError
-    from faperf.harness import builds_of, latest_run, open_repository
+    from faperf.harness import builds_of, latest_run
     from faperf.history import History
     from faperf.judge import thresholds_from
     from faperf.manifest import load_manifests
@@ -338,7 +470,7 @@ def new(directory: Path, version: str, parent: str, title: str) -> None:
     Example:
       faperf new v14 --from v13 --title "TMA replaces cp.async"
     """
-    from faperf.harness import Selection
+    from faperf.building import Selection
     from faperf.manifest import load_manifests
     from faperf.scaffold import new_version
 
@@ -442,6 +574,18 @@ def _project(directory: Path) -> Project:
     return Project.find(directory)
 
 
+def _run_bundle(bundle: Path, out: Path) -> None:
+    """Measure a bundle; there may be no project here."""
+    from faperf.harness import run_bundle
+    from faperf.measuring import read_bundle, write_results
+
+    results = run_bundle(read_bundle(bundle), lambda line: click.echo(line, err=True))
+    write_results(results, out)
+    click.echo(f"{out}: {len(results.records)} records; bring it home and faperf import it")
+    if results.wrong:
+        sys.exit(WRONG)
+
+
 def _run_commits(workshop: Workshop, span: str, selection: Any, skip_existing: bool) -> list[Outcome]:
     from faperf.errors import SelectionError
     from faperf.harness import run_commit
@@ -462,9 +606,16 @@ def _run_commits(workshop: Workshop, span: str, selection: Any, skip_existing: b
 
 
 def _print_ladder(
-    project: Project, history: History, chosen: Any, builds: Any, targets: tuple[str, ...], style: str
+    project: Project,
+    history: History,
+    chosen: Run | None,
+    builds: dict[str, Build],
+    targets: tuple[str, ...],
+    style: str,
+    workload: str | None = None,
 ) -> None:
     from faperf.comparison import ladder as build_ladder
+    from faperf.harness import silicon_of
     from faperf.judge import thresholds_from
     from faperf.manifest import load_manifests
     from faperf.report.terminal import ladder_text
@@ -474,9 +625,15 @@ def _print_ladder(
     known = sorted({t for v in manifests.versions.values() for t in v.targets} | {file.target for file in reported})
     default = project.config.default_target
     chosen_targets = list(targets) or [default if default in known or not known else known[0]]
+    silicon = silicon_of(history, chosen, workload) if chosen else {}
+    if not targets and chosen and not any(t == chosen_targets[0] for _, t in silicon):
+        chosen_targets += sorted({t for _, t in silicon})  # what was measured here is shown, whatever the default is
+    texts = []
     for target in chosen_targets:
-        rows = build_ladder(target, manifests, chosen, builds, reported, limits)
-        click.echo(ladder_text(rows, target, chosen, reported, style))
+        rows = build_ladder(target, manifests, chosen, builds, reported, limits, silicon)
+        texts.append(ladder_text(rows, target, chosen, reported, style))
+    joined = f"[{', '.join(texts)}]" if style == "json" and len(texts) > 1 else "\n\n".join(texts)
+    click.echo(joined)
     others = [target for target in known if target not in chosen_targets]
     if others and style == "table":
         click.echo(f"\nOther targets: {', '.join(f'faperf ladder --target {target}' for target in others)}")
@@ -508,10 +665,13 @@ def _say_warnings(history: History) -> None:
 @contextmanager
 def _progress() -> Iterator[Progress]:
     """A bar on a terminal, a line for each build elsewhere; nothing where everything comes from the cache."""
-    from faperf.harness import Progress
+    from faperf.building import Progress
 
     if not sys.stderr.isatty():
-        yield Progress(step=lambda label, cached: None if cached else click.echo(label, err=True))
+        yield Progress(
+            step=lambda label, cached: None if cached else click.echo(label, err=True),
+            say=lambda line: click.echo(line, err=True),
+        )
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -523,4 +683,5 @@ def _progress() -> Iterator[Progress]:
         yield Progress(
             begin=lambda total: bar.reset(task, total=total),
             step=lambda label, cached: bar.update(task, advance=1, description=label),
+            say=lambda line: bar.console.print(line, highlight=False, markup=False),
         )

@@ -14,13 +14,32 @@ from faperf.judge import (
     Verdict,
     compare_reported,
     compare_static,
+    judge_pair,
     over_budget,
+    through_control,
 )
 from faperf.manifest import Manifests, ladder_key
-from faperf.record import Build, Entry, Reported, ReportedLadder, Run
+from faperf.record import Build, Check, Entry, Interval, Reported, ReportedLadder, Run, Timing
 
 Builds = Mapping[str, Build]
 """Build records by build key."""
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What silicon said of a build and launch on one workload. `carried` when an earlier run measured it."""
+
+    workload: str
+    checks: list[Check]
+    timing: Timing | None
+    carried: bool = False
+
+    @property
+    def failures(self) -> list[Check]:
+        return [check for check in self.checks if not check.ok]
+
+
+Silicon = Mapping[tuple[str, str], Measured]
+"""Measured figures by (version, target)."""
 
 
 class LadderRow(msgspec.Struct, frozen=True):
@@ -34,14 +53,17 @@ class LadderRow(msgspec.Struct, frozen=True):
     findings: list[Finding]
     reported: Reported | None
     reported_verdict: ReportedVerdict | None
+    measured: Measured | None = None
+    time_verdict: Verdict | None = None
 
     @property
     def flagged(self) -> bool:
         """Whether the row has something that a reader must see: a regression, measured statically or reported."""
         reported = self.reported_verdict
-        return any(f.severity is not Severity.GAIN for f in self.findings) or bool(
-            reported and (reported.regression or reported.less_accurate)
-        )
+        wrong = self.measured is not None and bool(self.measured.failures)
+        published = reported is not None and (reported.regression or reported.less_accurate)
+        noted = any(finding.severity is not Severity.GAIN for finding in self.findings)
+        return noted or published or wrong or self.time_verdict in (Verdict.SLOWER, Verdict.INCOMPARABLE)
 
 
 def ladder(
@@ -51,6 +73,7 @@ def ladder(
     builds: Builds,
     reported: Iterable[ReportedLadder],
     thresholds: Thresholds,
+    silicon: Silicon | None = None,
 ) -> list[LadderRow]:
     """Every version that has a manifest for `target` or published figures on it, in the order of their ids."""
     published = {row.version: row for file in reported if file.target == target for row in file.rows}
@@ -71,6 +94,8 @@ def ladder(
             findings += compare_static(parent_build, parent_entry, build, entry, thresholds, same_version=False)
         if entry and build and version:
             findings += over_budget(version.budgets, build, entry)
+        measured = (silicon or {}).get((name, target))
+        timing = measured.timing if measured else None
         rows.append(
             LadderRow(
                 version=name,
@@ -81,6 +106,8 @@ def ladder(
                 findings=findings,
                 reported=row,
                 reported_verdict=compare_reported(row, published.get(row.parent or ""), thresholds) if row else None,
+                measured=measured,
+                time_verdict=judge_pair(timing, "parent", thresholds) if timing else None,
             )
         )
     return rows
@@ -97,16 +124,29 @@ class DiffRow(msgspec.Struct, frozen=True):
     old_build: Build | None
     new_build: Build | None
     findings: list[Finding]
+    time_change: Interval | None = None
+    time_basis: str = ""
 
     @property
     def regression(self) -> bool:
-        return any(finding.severity is Severity.REGRESSION for finding in self.findings)
+        return self.verdict is Verdict.SLOWER or any(
+            finding.severity is Severity.REGRESSION for finding in self.findings
+        )
 
 
-def diff(old: Run, new: Run, builds: Builds, thresholds: Thresholds) -> list[DiffRow]:
+def diff(
+    old: Run,
+    new: Run,
+    builds: Builds,
+    thresholds: Thresholds,
+    old_silicon: Silicon | None = None,
+    new_silicon: Silicon | None = None,
+) -> list[DiffRow]:
     """Version by version: NEW, GONE, BROKEN (built before, does not now), UNCHANGED (same code and launch), or changed.
 
-    A changed version is UNMEASURED in time; its `findings` say what the compiler made of it.
+    INCOMPARABLE where a side is not known: it did not build, its record is lost, or a partial run left it out. A changed
+    version's time is judged by stored figures, each relative to its control (`time_basis` "stored"); without them it is
+    UNMEASURED. Its `findings` say what the compiler made of it.
     """
     names = {(entry.version, entry.target) for run in (old, new) for entry in run.entries}
     rows = []
@@ -114,8 +154,29 @@ def diff(old: Run, new: Run, builds: Builds, thresholds: Thresholds) -> list[Dif
         before, after = old.entry(version, target), new.entry(version, target)
         old_build = builds.get(before.build or "") if before else None
         new_build = builds.get(after.build or "") if after else None
-        rows.append(_diff_row(version, target, before, after, old_build, new_build, thresholds))
+        row = _diff_row(version, target, before, after, old_build, new_build, thresholds)
+        if (before is None and old.partial) or (after is None and new.partial):
+            row = msgspec.structs.replace(row, verdict=Verdict.INCOMPARABLE)
+        was, now = ((silicon or {}).get((version, target)) for silicon in (old_silicon, new_silicon))
+        if row.verdict is Verdict.UNMEASURED and was and now and was.timing and now.timing:
+            verdict, change = through_control(was.timing, now.timing, thresholds)
+            row = msgspec.structs.replace(row, verdict=verdict, time_change=change, time_basis="stored")
+        rows.append(row)
     return rows
+
+
+def rerun(rows: Iterable[DiffRow], timings: Iterable[Timing], thresholds: Thresholds) -> list[DiffRow]:
+    """`rows` with the verdicts of both commits' builds interleaved here, where there is such a timing."""
+    by_builds = {(pair.build, timing.build): (timing, pair) for timing in timings if (pair := timing.pair("baseline"))}
+    judged = []
+    for row in rows:
+        keys = (row.old_build.key, row.new_build.key) if row.old_build and row.new_build else ("", "")
+        if keys in by_builds:
+            timing, pair = by_builds[keys]
+            verdict = judge_pair(timing, "baseline", thresholds)
+            row = msgspec.structs.replace(row, verdict=verdict, time_change=pair.time, time_basis="rerun")
+        judged.append(row)
+    return judged
 
 
 def _diff_row(
@@ -132,11 +193,11 @@ def _diff_row(
         verdict = Verdict.NEW
     elif after is None:
         verdict = Verdict.GONE
-    elif new_build is None:
-        verdict = Verdict.BROKEN if old_build is not None else Verdict.INCOMPARABLE
-    elif old_build is None:
+    elif before.build is not None and after.build is None:
+        verdict = Verdict.BROKEN
+    elif old_build is None or new_build is None:
         verdict = Verdict.INCOMPARABLE
-    elif old_build.code == new_build.code and before.launches == after.launches:
+    elif old_build.code == new_build.code and set(before.launches.values()) == set(after.launches.values()):
         verdict = Verdict.UNCHANGED
     else:
         verdict = Verdict.UNMEASURED

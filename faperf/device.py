@@ -1,10 +1,21 @@
-"""What GPU is here. (Timing will live beside it; cupy and cuda.bindings will be imported here and nowhere else.)"""
+"""The GPU: what is here, loading cubins, launching and stamping. The only user of cupy, cuda.bindings and NVML."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import random
 import shutil
 import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+from faperf.chips import chip_of
+from faperf.launch import ResolvedLaunch
 
 QUERY = ("name", "compute_cap", "power.limit", "memory.total")
 
@@ -28,8 +39,24 @@ class Gpu:
             parts.append(f"{round(self.memory_mib / 1024)}gib")
         return "-".join(parts)
 
+    def runs(self, target: str) -> bool:
+        """Whether a cubin for `target` runs here: the same capability; sm_80 code runs on 8.6 and 8.9 too."""
+        chip = chip_of(target)
+        if chip is None:
+            return False
+        if target[-1].isalpha():
+            return chip.capability == self.capability
+        major, minor = map(int, self.capability.split("."))
+        chip_major, chip_minor = map(int, chip.capability.split("."))
+        return (chip_major, chip_minor <= minor) == (major, True)
+
 
 NO_GPU_CLASS = "no-gpu"
+
+
+def can_measure() -> bool:
+    """Whether the library that loads and launches is installed. Looks without importing it, which takes a second."""
+    return importlib.util.find_spec("cupy") is not None
 
 
 def find_gpu() -> tuple[Gpu | None, str | None]:
@@ -53,3 +80,317 @@ def _number(cell: str) -> float | None:
         return float(cell)
     except ValueError:
         return None
+
+
+# ── faults ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+FAULTS = {
+    "ILLEGAL_ADDRESS": "illegal address",
+    "IllegalAddress": "illegal address",
+    "MISALIGNED_ADDRESS": "misaligned address",
+    "MisalignedAddress": "misaligned address",
+    "ILLEGAL_INSTRUCTION": "illegal instruction",
+    "IllegalInstruction": "illegal instruction",
+    "LAUNCH_FAILED": "trap",
+    "LaunchFailure": "trap",
+    "HARDWARE_STACK_ERROR": "stack error",
+    "OUT_OF_RESOURCES": "too many resources",
+    "LaunchOutOfResources": "too many resources",
+    "OUT_OF_MEMORY": "out of memory",
+    "MemoryAllocation": "out of memory",
+    "INVALID_VALUE": "launch refused",
+    "InvalidValue": "launch refused",
+    "InvalidConfiguration": "launch refused",
+    "NO_BINARY_FOR_GPU": "cubin of another architecture",
+    "INVALID_IMAGE": "cubin of another architecture",
+    "NOT_FOUND": "no such kernel",
+}
+"""CUDA's error names (driver's and runtime's spelling) and what a reader is told."""
+
+HARMLESS = {"too many resources", "launch refused", "no such kernel", "cubin of another architecture", "out of memory"}
+"""Faults after which the context still works."""
+
+
+class LaunchError(Exception):
+    """A launch that CUDA refused or that ended in an error. `kind` is a value of FAULTS, or "CUDA error"."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+
+    @property
+    def context_lost(self) -> bool:
+        return self.kind not in HARMLESS
+
+    @classmethod
+    def of(cls, error: Exception) -> LaunchError:
+        text = f"{type(error).__name__}: {error}"
+        kind = next((kind for name, kind in FAULTS.items() if name in text), "CUDA error")
+        return cls(kind, str(error))
+
+
+class Block(msgspec.Struct, frozen=True):
+    """A block of launches of one side: median time of a launch, what the block took in all, and the mean SM clock.
+
+    `reasons` are the clock event reasons that the driver gave during the block, as NVML's bits.
+    """
+
+    ms: float
+    elapsed_s: float
+    clock_mhz: float | None = None
+    reasons: int = 0
+
+
+# ── the card ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+GUARD_BYTES = 64 * 1024
+MAX_DYNAMIC_SHARED = 8
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"""
+EVENT_REASONS = {
+    0x1: "idle",
+    0x2: "application clocks",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+VOIDING_REASONS = 0x8 | 0x20 | 0x40 | 0x80
+"""Thermal, hardware slowdown and power brake void a pair; a power cap is only noted."""
+
+
+def reason_words(reasons: int) -> list[str]:
+    return [word for bit, word in EVENT_REASONS.items() if reasons & bit and word != "idle"]
+
+
+class Kernels:
+    """One loaded cubin and the launches of one workload."""
+
+    def __init__(self, cubin: bytes, launches: Sequence[ResolvedLaunch]) -> None:
+        import cupy
+
+        self._module = cupy.cuda.function.Module()
+        try:
+            self._module.load(cubin)
+            self._prepared = [(self._function(launch), launch) for launch in launches]
+        except Exception as error:
+            raise LaunchError.of(error) from error
+
+    def _function(self, launch: ResolvedLaunch) -> Any:
+        import cupy
+
+        if launch.cluster != (1, 1, 1) or any(argument.tensor_map for argument in launch.args):
+            raise LaunchError("launch refused", "clusters and tensor maps are not launched by this release")
+        function = self._module.get_function(launch.entry)
+        if launch.smem > 48 * 1024:
+            cupy.cuda.driver.funcSetAttribute(function.ptr, MAX_DYNAMIC_SHARED, launch.smem)
+        return function
+
+    def bind(self, tensors: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """What `launch` takes: each launch with its arguments as CUDA wants them."""
+        import numpy as np
+
+        kinds: dict[str | None, Any] = {"i32": np.int32, "u32": np.uint32, "i64": np.int64, "u64": np.uint64}
+        bound = []
+        for function, launch in self._prepared:
+            arguments = tuple(tensors[a.tensor] if a.tensor else kinds[a.type](a.scalar or 0) for a in launch.args)
+            bound.append((function, launch.grid, launch.block, arguments, launch.smem))
+        return bound
+
+
+class Arena:
+    """One placement of a set of tensors, each with guard bands on both sides, in plain device allocations.
+
+    `spread` allocations of random size go before them, so that every arena lies somewhere else.
+    """
+
+    def __init__(self, sizes: Mapping[str, tuple[int, ...]], *, spread: random.Random | None = None) -> None:
+        import cupy
+
+        self._spacers = [cupy.cuda.memory.Memory(spread.randrange(1, 64) * 2**20) for _ in range(3)] if spread else []
+        self._memory: list[Any] = []
+        self.tensors: dict[str, Any] = {}
+        self._guarded: dict[str, Any] = {}
+        for name, shape in sizes.items():
+            count = 1
+            for size in shape:
+                count *= size
+            offset = (spread.randrange(0, 64) * 4096) if spread else 0
+            memory = cupy.cuda.memory.Memory(offset + count * 2 + 2 * GUARD_BYTES)
+            pointer = cupy.cuda.MemoryPointer(memory, offset)
+            whole = cupy.ndarray((count + GUARD_BYTES,), dtype=cupy.float16, memptr=pointer)
+            self._memory.append(memory)
+            self._guarded[name] = whole
+            self.tensors[name] = whole[GUARD_BYTES // 2 : GUARD_BYTES // 2 + count].reshape(shape)
+
+    def poison(self, name: str, pattern: int) -> None:
+        """Fill a tensor and its guard bands with a bit pattern of 16 bits."""
+        import cupy
+
+        self._guarded[name].view(cupy.uint16)[...] = pattern
+
+    def overwritten(self, name: str, pattern: int) -> int:
+        """How many elements of a tensor's guard bands no longer hold the pattern."""
+        import cupy
+
+        bits, edge = self._guarded[name].view(cupy.uint16), GUARD_BYTES // 2
+        return int((bits[:edge] != pattern).sum()) + int((bits[-edge:] != pattern).sum())
+
+    def addresses(self) -> dict[str, int]:
+        return {name: int(tensor.data.ptr) for name, tensor in self.tensors.items()}
+
+
+class Card:
+    """The GPU of this process: its context, its counters, its control kernel."""
+
+    CONTROL_ROUNDS = 1600
+
+    def __init__(self) -> None:
+        import cupy
+
+        properties = cupy.cuda.runtime.getDeviceProperties(0)
+        self.xp: Any = cupy
+        self.sms = int(properties["multiProcessorCount"])
+        self.l2_bytes = int(properties["l2CacheSize"])
+        self.capability = f"{properties['major']}.{properties['minor']}"
+        uuid = bytes(properties["uuid"]).hex()
+        self.card = hashlib.sha256(uuid.encode()).hexdigest()[:12]
+        self.name = properties["name"].decode()
+        self._nvml = _Nvml()
+        self.driver = self._nvml.driver
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self._flush = cupy.cuda.memory.Memory(2 * max(self.l2_bytes, 2**20))
+        self._events: list[tuple[Any, Any]] = []
+        self._stamps = [cupy.zeros((self.sms * 2,), dtype=cupy.uint64) for _ in range(2)]
+        cubin = control_cubin(self.capability)
+        self._control_module = cupy.cuda.function.Module()
+        self._control_module.load(cubin)
+        self._stamp = self._control_module.get_function("stamp")
+
+    def wait(self) -> None:
+        """Until all that was started on any stream is done."""
+        self.xp.cuda.runtime.deviceSynchronize()
+
+    def power_w(self) -> float | None:
+        return self._nvml.power_w()
+
+    def others(self) -> list[int]:
+        """Process ids of other programs that compute on the card."""
+        return self._nvml.others()
+
+    def control(self) -> list[tuple[Any, ...]]:
+        """The control kernel, loaded anew, bound to buffers of its own."""
+        import cupy
+        import numpy as np
+
+        module = cupy.cuda.function.Module()
+        module.load(control_cubin(self.capability))
+        bits = cupy.random.default_rng(7).integers(0, 2**32, 65_536, dtype=cupy.uint32)
+        out = cupy.zeros((65_536,), dtype=cupy.float32)
+        arguments = (bits, out, np.int32(self.CONTROL_ROUNDS))
+        return [(module.get_function("control"), (2 * self.sms, 1, 1), (256, 1, 1), arguments, 0)]
+
+    def run_once(self, bound: Sequence[tuple[Any, ...]]) -> None:
+        """Launch and wait. Raises LaunchError."""
+        try:
+            self._launch(bound)
+            self.stream.synchronize()
+        except Exception as error:
+            raise LaunchError.of(error) from error
+
+    def block(self, bound: Sequence[tuple[Any, ...]], launches: int) -> Block:
+        """Launch so many times, L2 flushed before each outside of what is timed; clocks stamped around it all."""
+        import cupy
+
+        while len(self._events) < launches:
+            self._events.append((cupy.cuda.Event(), cupy.cuda.Event()))
+        events = self._events[:launches]
+        try:
+            self._stamp_clocks(0)
+            for begin, end in events:
+                cupy.cuda.runtime.memsetAsync(self._flush.ptr, 0, self._flush.size, self.stream.ptr)
+                begin.record(self.stream)
+                self._launch(bound)
+                end.record(self.stream)
+            self._stamp_clocks(1)
+            reasons = self._nvml.reasons()
+            self.stream.synchronize()
+            times = sorted(cupy.cuda.get_elapsed_time(begin, end) for begin, end in events)
+            elapsed = cupy.cuda.get_elapsed_time(events[0][0], events[-1][1]) / 1000
+        except Exception as error:
+            raise LaunchError.of(error) from error
+        middle = times[len(times) // 2] if launches % 2 else (times[launches // 2 - 1] + times[launches // 2]) / 2
+        return Block(middle, elapsed, self._clock_mhz(), reasons)
+
+    def _launch(self, bound: Sequence[tuple[Any, ...]]) -> None:
+        for function, grid, block, arguments, smem in bound:
+            function(grid, block, arguments, shared_mem=smem, stream=self.stream)
+
+    def _stamp_clocks(self, slot: int) -> None:
+        self._stamp((8 * self.sms, 1, 1), (32, 1, 1), (self._stamps[slot],), stream=self.stream)
+
+    def _clock_mhz(self) -> float | None:
+        """Cycles over nanoseconds between the two stamps of the same SM; the median over SMs."""
+        import numpy as np
+
+        before, after = (stamps.get().reshape(-1, 2).astype(np.int64) for stamps in self._stamps)
+        cycles, nanoseconds = (after - before).T
+        seen = (before[:, 1] > 0) & (nanoseconds > 0)
+        return float(np.median(cycles[seen] / nanoseconds[seen]) * 1000) if seen.any() else None
+
+
+def control_cubin(capability: str) -> bytes:
+    """The control kernel's cubin for a capability; that of the same major version where there is no closer one."""
+    major, minor = capability.split(".")
+    folder = resources.files("faperf") / "control"
+    for number in (f"{major}{minor}", f"{major}0"):
+        file = folder / f"control.sm_{number}.cubin"
+        if file.is_file():
+            return file.read_bytes()
+    raise LaunchError(
+        "cubin of another architecture", f"the control kernel has no build for compute capability {capability}"
+    )
+
+
+def control_identity(capability: str) -> str:
+    """The build key of the control: frozen, so the digest of its cubin."""
+    return "b" + hashlib.sha256(control_cubin(capability)).hexdigest()[:19]
+
+
+class _Nvml:
+    """Clock event reasons, power and other processes, where NVML can be asked; silence where not."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self.driver = ""
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._nvml: Any = pynvml
+            self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+            self.driver = str(pynvml.nvmlSystemGetDriverVersion())
+        except Exception:  # without NVML there is no library, no permission or no device: all the same to us
+            self._handle = None
+
+    def reasons(self) -> int:
+        return int(self._ask("nvmlDeviceGetCurrentClocksEventReasons") or 0)
+
+    def power_w(self) -> float | None:
+        milliwatts = self._ask("nvmlDeviceGetPowerUsage")
+        return milliwatts / 1000 if milliwatts else None
+
+    def others(self) -> list[int]:
+        import os
+
+        processes: Iterator[Any] = iter(self._ask("nvmlDeviceGetComputeRunningProcesses") or ())
+        return [int(process.pid) for process in processes if process.pid != os.getpid()]
+
+    def _ask(self, function: str) -> Any:
+        if self._handle is None:
+            return None
+        try:
+            return getattr(self._nvml, function)(self._handle)
+        except self._nvml.NVMLError:
+            return None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import platform
 import sys
 
 import msgspec
 
-from faperf.device import find_gpu
+from faperf.building import open_repository
+from faperf.device import can_measure, find_gpu
 from faperf.errors import FaperfError
-from faperf.harness import open_repository
 from faperf.history import History
 from faperf.project import Project
 from faperf.toolchain import find_toolchain
@@ -80,6 +79,6 @@ def _gpu() -> list[Diagnosis]:
         if gpu
         else Diagnosis("GPU", False, False, reason or "", "nothing is measured here; compiling and inspecting work")
     ]
-    if gpu and importlib.util.find_spec("cupy") is None:
+    if gpu and not can_measure():
         found.append(Diagnosis("cupy", False, False, "not installed", "pip install 'faperf[gpu]'"))
     return found

@@ -6,6 +6,7 @@ FaperfError                    exit 1: says what is wrong, where, and what to do
 ├── ToolchainError             no compiler, or one that does not answer
 ├── CompileError               nvcc refused the source; carries its message
 ├── InspectionError            a cubin or a disassembly that cannot be read
+├── MeasuringError             a GPU that cannot be used, a launch that failed outside of a run
 ├── GitError                   no repository, an unknown commit, a shallow clone
 ├── HistoryError               a record that cannot be read or written
 └── SelectionError             exit 2: a version, target or workload that does not exist
@@ -47,6 +48,10 @@ class CompileError(FaperfError):
 
 
 class InspectionError(FaperfError):
+    pass
+
+
+class MeasuringError(FaperfError):
     pass
 
 

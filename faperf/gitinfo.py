@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import shutil
-import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import git
 
@@ -20,19 +18,20 @@ class Repository:
     def __init__(self, root: Path, repo: git.Repo) -> None:
         self.root = root
         self._repo = repo
-        top = Path(repo.working_dir).resolve()
-        self._prefix = root.relative_to(top).as_posix() if root != top else ""
+        self._top = Path(repo.working_dir).resolve()
+        self._prefix = root.relative_to(self._top).as_posix() if root != self._top else ""
 
     @classmethod
     def find(cls, root: Path) -> Repository | None:
         """The repository that holds `root`, or None where there is none (then records carry no commit)."""
+        root = root.resolve()
         try:
             repo = git.Repo(root, search_parent_directories=True)
         except (git.InvalidGitRepositoryError, git.NoSuchPathError):
             return None
         except git.GitError as error:
             raise GitError(str(error), where=str(root)) from error
-        return None if repo.bare else cls(root.resolve(), repo)
+        return None if repo.bare else cls(root, repo)
 
     def head(self) -> str | None:
         """HEAD's commit, detached or not; None before the first commit."""
@@ -89,38 +88,49 @@ class Repository:
         tree = self._repo.commit(commit).tree.hexsha
         target = into / tree
         if not target.is_dir():
-            archive = io.BytesIO()
-            # The colon form takes the project's folder as the root of the archive.
-            treeish = f"{commit}:{self._prefix}" if self._prefix else commit
             try:
-                self._repo.archive(archive, treeish)
                 into.mkdir(parents=True, exist_ok=True)
-                staged = Path(tempfile.mkdtemp(prefix=".tmp-", dir=into))
-                with tarfile.open(fileobj=io.BytesIO(archive.getvalue())) as tar:
-                    members = [m for m in tar.getmembers() if m.name != "history" and not m.name.startswith("history/")]
-                    tar.extractall(staged, members=members, filter=_inside)
-            except (git.GitError, OSError, tarfile.TarError) as error:
-                raise GitError(f"cannot take the files of {commit[:12]} from git: {error}{self._shallow()}") from error
-            if not target.exists():
-                staged.rename(target)
-            else:
-                shutil.rmtree(staged, ignore_errors=True)
+                with tempfile.TemporaryDirectory(prefix=".tmp-", dir=into) as scratch:
+                    staged = Path(scratch) / "files"
+                    staged.mkdir()
+                    self._check_out(commit, staged, Path(scratch))
+                    if not target.exists():
+                        staged.rename(target)
+            except OSError as error:
+                raise GitError(f"cannot write the files of {commit[:12]}: {error.strerror}", where=str(into)) from error
         return target
+
+    def _check_out(self, commit: str, staged: Path, scratch: Path) -> None:
+        """Write a commit's files to `staged`, as a checkout would, through an index of our own."""
+        if self._prefix and not self._git("ls-tree", "-d", commit, "--", f":(top,literal){self._prefix}"):
+            return  # the project was not there yet
+        own_index = {"GIT_INDEX_FILE": str(scratch / "index")}
+        # The colon form makes the project's folder the root.
+        self._git("read-tree", f"{commit}:{self._prefix}" if self._prefix else commit, env=own_index)
+        names = self._git("ls-files", "--full-name", "-z", env=own_index, cwd=self._top).split("\0")
+        wanted = scratch / "wanted"
+        wanted.write_text("\0".join(name for name in names if name and not name.startswith("history/")))
+        with wanted.open("rb") as stream:
+            self._git(
+                "checkout-index", "-z", "--stdin", f"--prefix={staged}/", env=own_index, cwd=self._top, istream=stream
+            )
+        for path in staged.rglob("*"):
+            if path.is_symlink() and not path.resolve().is_relative_to(staged.resolve()):
+                path.unlink()  # leads out of the tree; whatever needs it then says that it is not there
 
     def _shallow(self) -> str:
         shallow = Path(self._repo.git_dir) / "shallow"
         return "; this clone is shallow: git fetch --unshallow (or --deepen=N)" if shallow.exists() else ""
 
-    def _git(self, *arguments: str) -> str:
+    def _git(
+        self,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        istream: BinaryIO | None = None,
+    ) -> str:
         try:
-            return str(git.Git(self.root).execute(["git", *arguments], strip_newline_in_stdout=False))
+            runner = git.Git(cwd or self.root)
+            return str(runner.execute(["git", *arguments], strip_newline_in_stdout=False, env=env, istream=istream))
         except git.GitError as error:
             raise GitError(f"git {arguments[0]} failed: {error}{self._shallow()}") from error
-
-
-def _inside(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-    """A symlink that leads out of the tree is left out; whatever needs it then says that it is not there."""
-    try:
-        return tarfile.data_filter(member, path)
-    except tarfile.FilterError:
-        return None

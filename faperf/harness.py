@@ -1,154 +1,169 @@
-"""The main path: build → inspect → record. (Verify, measure and gate join it with the GPU.)"""
+"""The main path: build → inspect → verify → measure → record."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from faperf import __version__, record
-from faperf.build import Artifact, Builder
-from faperf.chips import chip_of, occupancy
-from faperf.device import NO_GPU_CLASS, find_gpu
-from faperf.errors import FaperfError, HistoryError, ManifestError, SelectionError
+from faperf.building import Outcome, Selection, Step, Workshop, build_steps
+from faperf.comparison import DiffRow, Measured
+from faperf.device import NO_GPU_CLASS, Gpu, can_measure, find_gpu
+from faperf.errors import HistoryError, MeasuringError, SelectionError
 from faperf.history import History, new_run_id, now
-from faperf.job import kernel_for, launch_digest, resolve
+from faperf.job import Job
 from faperf.manifest import Manifests, Version, ladder_key, load_manifests
-from faperf.operations import Operation, load_operations
+from faperf.measuring import (
+    Found,
+    Results,
+    against_baseline,
+    carried_forward,
+    carry_figures,
+    job_of,
+    launch_once,
+    perform,
+    tasks_left,
+    with_measured,
+)
+from faperf.operations import BUILT_IN, load_operations
 from faperf.project import Project
-from faperf.record import Build, Entry, Run
-from faperf.sass import inspect
-from faperf.toolchain import Toolchain, find_toolchain
+from faperf.record import Build, Check, Run, Timing
 
 if TYPE_CHECKING:
     from faperf.gitinfo import Repository
 
 MANIFEST_FILES = "manifests/*.yaml"
-ERROR_LIMIT = 4_000
-"""Characters of a compiler's message that a record keeps."""
-
-Step = tuple[Version, str]
-"""A version and one of its targets."""
 
 
 @dataclass(frozen=True)
-class Selection:
-    """What to run: version ids and targets; empty means all."""
+class Wish:
+    """What a run is asked for besides versions. `commit` labels it where there is no git; `again` measures what was measured."""
 
-    versions: tuple[str, ...] = ()
-    targets: tuple[str, ...] = ()
-
-    def steps(self, manifests: Manifests) -> list[Step]:
-        """Version × target, in ladder order. Raises SelectionError for a version or target that no manifest has."""
-        for name in self.versions:
-            if name not in manifests.versions:
-                broken = any(name in str(error) for error in manifests.broken)
-                raise SelectionError(
-                    f"no version '{name}'" + (" that can be read" if broken else ""),
-                    remedy="faperf check" if broken else f"there are: {', '.join(manifests.versions) or 'none'}",
-                )
-        everything = [(v, target) for v in manifests.versions.values() for target in v.targets]
-        for target in self.targets:
-            if all(target != t for _, t in everything):
-                known = sorted({t for _, t in everything})
-                raise SelectionError(f"no version is for target '{target}'", remedy=f"there are: {', '.join(known)}")
-        return [step for step in everything if self.includes(step)]
-
-    def includes(self, step: Step) -> bool:
-        version, target = step
-        return (not self.versions or version.id in self.versions) and (not self.targets or target in self.targets)
+    no_gpu: bool = False
+    resume: bool = False
+    again: bool = False
+    workloads: tuple[str, ...] = ()
+    commit: str | None = None
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Called as work goes on. `begin(total)`, then `step(label)` once for each finished step; `cached` ones cost nothing."""
-
-    begin: Callable[[int], None] = lambda total: None
-    step: Callable[[str, bool], None] = lambda label, cached: None
-
-
-@dataclass
-class Outcome:
-    """A run and what it stands on. `failures` are the versions that did not build, with the compiler's own words."""
-
-    run: Run
-    builds: dict[str, Build]
-    artifacts: dict[str, Artifact]
-    failures: list[FaperfError]
-    recorded: Path | None = None
-
-
-@dataclass
-class Workshop:
-    """What a command works with, opened once: the project, its history, its repository and the tools."""
-
-    project: Project
-    history: History
-    toolchain: Toolchain
-    jobs: int
-    repository: Repository | None = None
-    progress: Progress = field(default_factory=Progress)
-
-    @classmethod
-    def open(
-        cls, project: Project, *, nvcc: str | None = None, jobs: int | None = None, progress: Progress | None = None
-    ) -> Workshop:
-        """Find git and the tools. Raises ToolchainError where there is no compiler."""
-        return cls(
-            project=project,
-            history=History(project),
-            toolchain=find_toolchain(nvcc),
-            jobs=jobs or os.cpu_count() or 1,
-            repository=open_repository(project),
-            progress=progress or Progress(),
-        )
-
-
-def open_repository(project: Project) -> Repository | None:
-    """The project's repository, or None where there is no git at all."""
-    if shutil.which("git") is None:
-        return None
-    from faperf.gitinfo import Repository
-
-    return Repository.find(project.root)
-
-
-def run_tree(workshop: Workshop, selection: Selection, *, no_gpu: bool = False, resume: bool = False) -> Outcome:
+def run_tree(workshop: Workshop, selection: Selection, wish: Wish) -> Outcome:
     """`faperf run`: the working tree, recorded for HEAD (or as dirty)."""
-    project, history = workshop.project, workshop.history
-    manifests = load_manifests(project)
-    steps = selection.steps(manifests)
-    commit = workshop.repository.head() if workshop.repository else None
-    header = _header(workshop, commit, no_gpu=no_gpu, resume=resume)
-    history.begin(header)
-    outcome = _build(workshop, project.root, manifests, steps, header)
-    if workshop.repository:
-        inputs = {name for artifact in outcome.artifacts.values() for name in artifact.inputs}
-        inputs |= {version.source for version, _ in steps}
-        outcome.run = record.replace(outcome.run, dirty=workshop.repository.dirty(inputs, MANIFEST_FILES))
+    outcome, manifests, steps = build_tree(workshop, selection, wish)
+    before = latest_run(workshop.history, workshop.repository)
+    gpu, _ = (None, None) if wish.no_gpu else find_gpu()
+    if gpu is not None and outcome.run.unmeasured is None:
+        _measure(workshop, manifests, outcome, steps, wish, gpu, before)
+    outcome.run = carry_figures(outcome.run, before)
     _record(workshop, outcome)
     return outcome
 
 
+def build_tree(workshop: Workshop, selection: Selection, wish: Wish) -> tuple[Outcome, Manifests, list[Step]]:
+    """The first half of a run: the working tree built and inspected, with its commit and what differs from it."""
+    project, history = workshop.project, workshop.history
+    manifests = load_manifests(project)
+    steps = selection.steps(manifests)
+    commit = workshop.repository.head() if workshop.repository else wish.commit
+    header = _header(workshop, commit, wish)
+    history.begin(header)
+    outcome = build_steps(workshop, project.root, manifests, steps, header)
+    if workshop.repository:
+        inputs = {name for artifact in outcome.artifacts.values() for name in artifact.inputs}
+        inputs |= {version.source for version, _ in steps}
+        outcome.run = record.replace(outcome.run, dirty=workshop.repository.dirty(inputs, MANIFEST_FILES))
+    return outcome, manifests, steps
+
+
 def run_commit(workshop: Workshop, commit: str, selection: Selection) -> Outcome:
     """A commit's versions, built from its files in git and recorded for it. Nothing is checked out."""
-    if workshop.repository is None:
-        raise SelectionError("there is no git repository here, so there are no commits")
-    tree = workshop.repository.export(commit, workshop.project.make_state() / "trees")
-    header = _header(workshop, commit, no_gpu=True, resume=False)
+    tree = workshop.commit_tree(commit)
+    header = _header(workshop, commit, Wish(no_gpu=True))
     if not (tree / "manifests").is_dir():
         outcome = Outcome(header, {}, {}, [])
     else:
         manifests = load_manifests(Project(tree))
         steps = [step for step in Selection().steps(manifests) if selection.includes(step)]
-        outcome = _build(workshop, tree, manifests, steps, header)
+        outcome = build_steps(workshop, tree, manifests, steps, header)
+        outcome.run = carry_figures(outcome.run, workshop.history.newest_run(commit, dirty=False))
     _record(workshop, outcome)
     return outcome
+
+
+def bundle_tree(workshop: Workshop, selection: Selection, workloads: tuple[str, ...]) -> tuple[Outcome, Job]:
+    """`faperf bundle`: the working tree built, and all that has to be measured of it as one job. Nothing is recorded yet."""
+    outcome, manifests, steps = build_tree(workshop, selection, Wish(no_gpu=True))
+    workshop.history.abandon(outcome.run.id)
+    operations = load_operations(workshop.project.config.operations)
+    return outcome, job_of(operations, manifests, outcome, steps, workloads)
+
+
+def run_bundle(job: Job, say: Callable[[str], None]) -> Results:
+    """`faperf run --bundle`: a job measured here, where neither git nor nvcc nor the sources need be."""
+    gpu, reason = find_gpu()
+    if gpu is None or not can_measure():
+        raise MeasuringError(
+            f"a bundle is measured on a GPU: {reason or 'cupy is not installed'}", remedy="faperf doctor"
+        )
+    run = record.replace(job.run, machine=gpu.machine_class, unmeasured=None)
+    job = record.replace(job, run=run, tasks=[t for t in job.tasks if gpu.runs(job.side(t.side).target)])
+    if not job.tasks:
+        raise MeasuringError(f"nothing in the bundle runs on the {gpu.name} (compute capability {gpu.capability})")
+    found: list[Found] = []
+    perform(job, BUILT_IN[job.operation].distributions, found.append, say)
+    return Results(record.SCHEMA, with_measured(run, found, {}), found)
+
+
+def import_results(history: History, results: Results) -> Path:
+    """`faperf import`: file what a bundle's measuring gave, under the class of the machine that measured."""
+    run = carry_figures(results.run, history.newest_run(results.run.commit, dirty=bool(results.run.dirty)))
+    return history.publish(run, results.records)
+
+
+def exec_once(workshop: Workshop, version: Version, target: str | None, workload: str | None) -> None:
+    """`faperf exec`: build a version and launch it once in this process, for ncu and compute-sanitizer."""
+    gpu, reason = find_gpu()
+    if gpu is None or not can_measure():
+        raise MeasuringError(f"exec needs a GPU and cupy: {reason or 'cupy is not installed'}", remedy="faperf doctor")
+    chosen = target or next((t for t in version.targets if gpu.runs(t)), None)
+    if chosen is None:
+        raise SelectionError(f"no target of {version.id} runs on the {gpu.name}; it has: {', '.join(version.targets)}")
+    outcome, job = bundle_tree(workshop, Selection((version.id,), (chosen,)), (workload,) if workload else ())
+    for failure in outcome.failures:
+        raise failure
+    if not job.tasks:
+        raise SelectionError(f"{version.id} has no workload '{workload}'", remedy="faperf list")
+    launch_once(job)
+
+
+def rerun_commits(
+    workshop: Workshop, old: str, new: str, rows: Sequence[DiffRow], workloads: tuple[str, ...]
+) -> list[Timing]:
+    """Build the changed versions of two commits from git and time them interleaved here. Raises MeasuringError without a GPU."""
+    gpu, reason = find_gpu()
+    if gpu is None or not can_measure():
+        raise MeasuringError(
+            f"--rerun needs a GPU and cupy: {reason or 'cupy is not installed'}", remedy="faperf doctor"
+        )
+    changed = {
+        (row.version, row.target)
+        for row in rows
+        if row.old_build and row.new_build and row.old_build.code != row.new_build.code and gpu.runs(row.target)
+    }
+    operations = load_operations(workshop.project.config.operations)
+    jobs = []
+    for commit in (old, new):
+        outcome = run_commit(workshop, commit, Selection())
+        manifests = load_manifests(Project(workshop.commit_tree(commit)))
+        steps = [step for step in Selection().steps(manifests) if (step[0].id, step[1]) in changed]
+        jobs.append(job_of(operations, manifests, outcome, steps, workloads))
+    job = against_baseline(jobs[0], jobs[1], gpu.machine_class)
+    timings: list[Timing] = []
+    if job.tasks:
+        keep = lambda found: timings.append(found) if isinstance(found, Timing) else None  # noqa: E731
+        perform(job, operations[job.operation].distributions, keep, workshop.progress.say)
+    return timings
 
 
 def run_of(workshop: Workshop, commit: str) -> tuple[Run, dict[str, Build]]:
@@ -168,6 +183,28 @@ def builds_of(history: History, run: Run) -> dict[str, Build]:
     return {key: build for key, build in found.items() if build is not None}
 
 
+def silicon_of(history: History, run: Run, workload: str | None = None) -> dict[tuple[str, str], Measured]:
+    """The measured figures of a run's versions on a workload (by default each version's first), wherever they lie."""
+    records: dict[str, list[record.Record]] = {}
+    silicon = {}
+    for entry in run.entries:
+        name = workload or next(iter(entry.launches), "")
+        run_id = entry.measured.get(name)
+        if run_id is None:
+            continue
+        if run_id not in records:
+            records[run_id] = history.records_of(run_id)
+        key = (entry.build, entry.launches.get(name))
+        own = [f for f in records[run_id] if isinstance(f, Check | Timing) and (f.build, f.launch) == key]
+        silicon[entry.version, entry.target] = Measured(
+            workload=name,
+            checks=[f for f in own if isinstance(f, Check)],
+            timing=next((f for f in reversed(own) if isinstance(f, Timing)), None),
+            carried=run_id != run.id,
+        )
+    return silicon
+
+
 def latest_run(history: History, repository: Repository | None) -> Run | None:
     """The newest run of HEAD, clean or dirty; of the nearest first-parent ancestor that has one where HEAD has none."""
     if repository is None or repository.head() is None:
@@ -182,16 +219,16 @@ def latest_run(history: History, repository: Repository | None) -> Run | None:
 # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _header(workshop: Workshop, commit: str | None, *, no_gpu: bool, resume: bool) -> Run:
-    """A new run, or with `resume` the newest unfinished one of the same commit."""
-    if resume:
+def _header(workshop: Workshop, commit: str | None, wish: Wish) -> Run:
+    """A new run, or with `wish.resume` the newest unfinished one of the same commit."""
+    if wish.resume:
         unfinished = [run for run in workshop.history.pending() if run.commit == commit]
         if not unfinished:
             raise HistoryError("no unfinished run of this commit to resume", remedy="faperf run")
         return unfinished[-1]
-    gpu, reason = (None, "--no-gpu was given") if no_gpu else find_gpu()
-    if gpu is not None:
-        reason = f"this release compiles and inspects; it does not time kernels yet (found {gpu.name})"
+    gpu, reason = (None, "--no-gpu was given") if wish.no_gpu else find_gpu()
+    if gpu is not None and not can_measure():
+        reason = f"there is a {gpu.name}, but cupy is not installed (pip install 'faperf[gpu]')"
     machine = workshop.history.machine()
     return Run(
         schema=record.SCHEMA,
@@ -205,135 +242,38 @@ def _header(workshop: Workshop, commit: str | None, *, no_gpu: bool, resume: boo
     )
 
 
-def _build(workshop: Workshop, root: Path, manifests: Manifests, steps: Sequence[Step], header: Run) -> Outcome:
-    """Build and inspect `steps` in parallel; a version that fails does not stop the others.
-
-    Versions that were not asked for are taken along where the cache has them, so that a run of one version still leaves a
-    record of all.
-    """
-    workshop.project.make_state()
-    builder = Builder(root, workshop.project.state / "cache", workshop.toolchain)
+def _measure(
+    workshop: Workshop,
+    manifests: Manifests,
+    outcome: Outcome,
+    steps: Sequence[Step],
+    wish: Wish,
+    gpu: Gpu,
+    before: Run | None,
+) -> None:
+    """Verify and time what runs on `gpu`, and enter it into the run; what is known already is carried forward."""
     operations = load_operations(workshop.project.config.operations)
-    outcome = Outcome(header, {}, {}, [])
-    entries: list[Entry] = []
+    job = job_of(operations, manifests, outcome, steps, wish.workloads)
+    job = record.replace(job, tasks=[task for task in job.tasks if gpu.runs(job.side(task.side).target)])
+    if not job.tasks:
+        targets = ", ".join(sorted({target for _, target in steps}))
+        reason = f"nothing was built for the {gpu.name} here (compute capability {gpu.capability}; targets: {targets})"
+        outcome.run = record.replace(outcome.run, unmeasured=reason)
+        return
+    kept = workshop.history.kept(outcome.run.id)
+    known = carried_forward(workshop.history, before, job) if before and not wish.again else {}
+    todo = tasks_left(job, kept, known)
 
-    def take(step: Step, artifact: Artifact) -> None:
-        build = _build_record(step, artifact, workshop.toolchain)
-        outcome.builds[build.key] = build
-        outcome.artifacts[build.key] = artifact
-        entries.append(_entry(step, build, manifests, operations))
-        workshop.history.save_build(build)
+    def found(measured: Found) -> None:
+        workshop.history.append(measured)
+        kept.append(measured)
 
-    def fail(step: Step, error: FaperfError) -> None:
-        outcome.failures.append(error)
-        what = error.what[:ERROR_LIMIT]
-        entries.append(Entry(version=step[0].id, target=step[1], parent=step[0].parent, error=what))
-
-    workshop.progress.begin(len(steps))
-    with contextlib.closing(_build_all(workshop, builder, steps)) as results:
-        for step, artifact, error in results:
-            if error is not None:
-                fail(step, error)
-            elif artifact is not None:
-                try:
-                    take(step, artifact)
-                except ManifestError as unresolved:
-                    fail(step, unresolved)
-    for step in Selection().steps(manifests):
-        if step not in steps and (found := builder.find(*step)) and (found.directory / "facts.json").exists():
-            take(step, found)
-    everything = [(version.id, target) for version, target in Selection().steps(manifests)]
-    entries.sort(key=lambda entry: (ladder_key(entry.version), entry.target))
-    outcome.run = record.replace(header, entries=entries, partial=len(entries) < len(everything))
-    return outcome
-
-
-def _build_all(
-    workshop: Workshop, builder: Builder, steps: Sequence[Step]
-) -> Generator[tuple[Step, Artifact | None, FaperfError | None]]:
-    """Each step with its artifact or its error, as they finish. Closed early, it ends the compilers that are running."""
-
-    def work(step: Step) -> Artifact:
-        artifact = builder.build(*step)
-        inspect(artifact.directory, workshop.toolchain.nvdisasm)
-        return artifact
-
-    pool = ThreadPoolExecutor(workshop.jobs)
-    try:
-        waiting: dict[Future[Artifact], Step] = {pool.submit(work, step): step for step in steps}
-        while waiting:
-            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
-                version, target = step = waiting.pop(future)
-                error = future.exception()
-                if error is not None and not isinstance(error, FaperfError):
-                    raise error
-                artifact = None if error else future.result()
-                outcome = "does not build" if error else "built"
-                workshop.progress.step(f"{version.id} for {target}: {outcome}", bool(artifact and artifact.cached))
-                yield step, artifact, error
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        builder.stop()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _build_record(step: Step, artifact: Artifact, toolchain: Toolchain) -> Build:
-    version, target = step
-    facts = inspect(artifact.directory, toolchain.nvdisasm)
-    return Build(
-        schema=record.SCHEMA,
-        key=artifact.key,
-        version=version.id,
-        target=target,
-        source=version.source,
-        flags=version.flags,
-        toolchain=toolchain.identity,
-        kernels=facts.kernels,
-        code=facts.code,
-        messages=facts.messages,
-    )
-
-
-def _entry(step: Step, build: Build, manifests: Manifests, operations: Mapping[str, Operation]) -> Entry:
-    """Where a version stands: its build, its launch for each workload, its occupancy. Raises ManifestError."""
-    version, target = step
-    if version.operation.name not in operations:
-        raise ManifestError(
-            f"unknown operation '{version.operation.name}' (known: {', '.join(operations)})",
-            where=f"manifests/{version.id}.yaml, operation",
-        )
-    workloads = manifests.workloads_of(version)
-    resolved = {workload.name: resolve(version, workload) for workload in workloads}
-    entry = Entry(
-        version=version.id,
-        target=target,
-        parent=version.parent,
-        build=build.key,
-        launches={name: launch_digest(launches) for name, launches in resolved.items()},
-    )
-    chip = chip_of(target)
-    if chip is None or not workloads:
-        return entry
-    tightest = None
-    for launch in resolved[workloads[0].name]:
-        kernel = kernel_for(version, launch, build)
-        smem = kernel.static_smem + launch.smem
-        fits = occupancy(
-            chip,
-            threads=launch.threads,
-            registers=kernel.registers,
-            smem=smem,
-            barriers=kernel.barriers,
-            tmem_columns=kernel.tmem_columns or 0,
-        )
-        if tightest is None or fits.ctas_per_sm < tightest[0].ctas_per_sm:
-            tightest = (fits, launch.threads, smem)
-    assert tightest is not None  # a version has at least one launch
-    fits, threads, smem = tightest
-    return record.replace(entry, threads=threads, smem=smem, ctas_per_sm=fits.ctas_per_sm, limiter=fits.limiter)
+    if todo:
+        job = record.replace(job, tasks=todo)
+        perform(job, operations[job.operation].distributions, found, workshop.progress.say)
+    outcome.run = with_measured(outcome.run, kept, known)
+    outcome.measured_anew = bool(todo)
+    outcome.wrong = any(isinstance(f, Check) and not f.ok for f in kept)
 
 
 def _record(workshop: Workshop, outcome: Outcome) -> None:
@@ -348,7 +288,8 @@ def _record(workshop: Workshop, outcome: Outcome) -> None:
         entries = sorted([*run.entries, *missing], key=lambda entry: (ladder_key(entry.version), entry.target))
         run = outcome.run = record.replace(run, entries=entries, partial=before.partial)
         outcome.builds.update(builds_of(history, before))
-    if before is not None and (before.entries, before.dirty) == (run.entries, run.dirty):
+    unchanged = before is not None and (before.entries, before.dirty) == (run.entries, run.dirty)
+    if unchanged and not outcome.measured_anew:
         history.abandon(run.id)
         return
     outcome.recorded = history.finish(run)

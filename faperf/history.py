@@ -15,7 +15,7 @@ import fcntl
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -184,7 +184,7 @@ class History:
         journal = self._pending / f"{header.id}.jsonl"
         if not journal.exists():
             write_atomically(journal, record.encode(header))
-        self._journal = journal.open("rb")
+        self._journal = journal.open("ab")
         try:
             fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -192,13 +192,37 @@ class History:
             self._journal = None
             raise HistoryError(f"run {header.id} is under way in another process", remedy="wait for it") from error
 
+    def append(self, found: record.Record) -> None:
+        """Keep a record of the run under way: it is there for `run --resume` whatever happens next."""
+        assert self._journal is not None
+        self._journal.write(record.encode(found))
+        self._journal.flush()
+        os.fsync(self._journal.fileno())
+
+    def kept(self, run_id: str) -> list[record.Record]:
+        """What was appended to a run's journal so far."""
+        journal = self._pending / f"{run_id}.jsonl"
+        return [found for found in self._records(journal) if not isinstance(found, Run)]
+
+    def records_of(self, run_id: str) -> list[record.Record]:
+        """The checks and timings of a finished run; none (with a warning) when it is not in this history."""
+        for root in self._roots:
+            for path in root.glob(f"*/*-{run_id}.jsonl"):
+                return list(self._records(path))
+        return []
+
     def finish(self, run: Run) -> Path:
-        """Publish a run: its records in one file, which appears at once. Returns its path."""
+        """Publish the run under way with what was appended to its journal. Returns the file's path."""
+        path = self.publish(run, self.kept(run.id))
+        self.abandon(run.id)
+        return path
+
+    def publish(self, run: Run, records: Sequence[record.Record]) -> Path:
+        """A run and its records in one file, which appears at once. Returns its path."""
         commit12 = run.commit[:12] if run.commit else NO_GIT
         name = "-".join([commit12, *(["dirty"] if run.dirty else []), run.id])
         path = self.root / run.machine / f"{name}.jsonl"
-        write_atomically(path, record.encode(run))
-        self.abandon(run.id)
+        write_atomically(path, b"".join(record.encode(found) for found in [*records, run]))
         return path
 
     def abandon(self, run_id: str) -> None:
@@ -239,8 +263,8 @@ def in_use(journal: Path) -> bool:
 
 
 def new_run_id() -> str:
-    """Sorts by time; two runs that start in the same second differ in the tail."""
-    return f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%SZ}{secrets.token_hex(3)}"
+    """Sorts by time; two runs that start in the same microsecond differ in the tail."""
+    return f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S%fZ}{secrets.token_hex(2)}"
 
 
 def now() -> str:

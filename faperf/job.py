@@ -1,130 +1,65 @@
-"""What is to be launched, as plain numbers: a manifest's launches resolved for one workload."""
+"""What has to be measured, as one self-contained unit of plain data: no YAML, no expressions, no sources."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-
 import msgspec
 
-from faperf.arithmetic import ExpressionError, evaluate
-from faperf.errors import ManifestError
-from faperf.manifest import SCALAR_BYTES, Argument, Expression, Launch, Version, Workload
-from faperf.record import Build, KernelFacts
-
-POINTER_BYTES = 8
-TENSOR_MAP_BYTES = 128
+from faperf.launch import ResolvedLaunch
+from faperf.record import Protocol, Run
 
 
-class ResolvedArgument(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An argument with its numbers. `box` in elements, `swizzle` in bytes, as `cuTensorMapEncodeTiled` takes them."""
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One build to measure: its cubin, and its resolved launches for each workload it knows. `name` is unique in a job."""
 
-    tensor: str | None = None
-    tensor_map: str | None = None
-    box: list[int] | None = None
-    swizzle: int = 0
-    scalar: int | None = None
-    type: str | None = None
-
-
-class ResolvedLaunch(msgspec.Struct, frozen=True):
-    """One kernel launch: grid in CTAs, block in threads, `smem` in bytes of dynamic shared memory."""
-
-    entry: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    cluster: tuple[int, int, int]
-    smem: int
-    args: list[ResolvedArgument]
-
-    @property
-    def threads(self) -> int:
-        return self.block[0] * self.block[1] * self.block[2]
+    name: str
+    version: str
+    target: str
+    build: str
+    code: str
+    cubin: bytes
+    launches: dict[str, list[ResolvedLaunch]]
+    layout: str
+    ratio_to_fp16: float | None = None
+    bound: float | None = None
+    timeout_s: float = 5.0
 
 
-def resolve(version: Version, workload: Workload) -> list[ResolvedLaunch]:
-    """The launches of `version` for `workload`. Raises ManifestError where the arithmetic does not work out."""
-    return [_resolve_launch(version, launch, workload) for launch in version.launches]
+class JobWorkload(msgspec.Struct, frozen=True):
+    """A workload as numbers: what it is called, its digest, its shape."""
+
+    name: str
+    digest: str
+    shape: dict[str, int]
 
 
-def launch_digest(launches: Sequence[ResolvedLaunch]) -> str:
-    """Equal digests are the same launch: grid, block, cluster, shared memory, arguments and tensor maps."""
-    return hashlib.sha256(msgspec.json.encode(launches)).hexdigest()[:16]
+class Task(msgspec.Struct, frozen=True, eq=True):
+    """Verify `side` on a workload's every distribution and, when it is right, time it against `partners` (role → side)."""
+
+    side: str
+    workload: str
+    partners: dict[str, str]
 
 
-def kernel_for(version: Version, launch: ResolvedLaunch, build: Build) -> KernelFacts:
-    """The kernel of `build` that `launch` starts. Raises ManifestError where it is missing or takes other arguments."""
-    where = f"manifests/{version.id}.yaml, launches"
-    kernel = build.kernel(launch.entry)
-    if kernel is None:
-        names = ", ".join(k.entry for k in build.kernels) or "none"
-        raise ManifestError(
-            f"the cubin has no kernel '{launch.entry}'",
-            where=where,
-            remedy=f'it has: {names} (extern "C" keeps a name as it is written)',
-        )
-    given = [_bytes(argument) for argument in launch.args]
-    if given != kernel.parameter_bytes:
-        raise ManifestError(
-            f"{launch.entry} takes arguments of {kernel.parameter_bytes} bytes; the manifest gives {given}",
-            where=where,
-            remedy="a tensor is a pointer of 8 bytes, a tensor map 128, a scalar as its type says",
-        )
-    if kernel.max_threads is not None and launch.threads > kernel.max_threads:
-        raise ManifestError(
-            f"block has {launch.threads} threads; __launch_bounds__ of {launch.entry} allows {kernel.max_threads}",
-            where=where,
-        )
-    return kernel
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """All that has to be measured, as plain data: the local worker, a GPU host without git, nvcc or sources, and a cluster's
+    worker take the same.
+    """
 
+    schema: int
+    faperf: str
+    commit: str | None
+    dirty: list[str]
+    operation: str
+    operation_version: int
+    seed: int
+    protocol: Protocol
+    sides: list[Side]
+    workloads: list[JobWorkload]
+    tasks: list[Task]
+    run: Run
 
-def _bytes(argument: ResolvedArgument) -> int:
-    if argument.type is not None:
-        return SCALAR_BYTES[argument.type]
-    return TENSOR_MAP_BYTES if argument.tensor_map is not None else POINTER_BYTES
+    def side(self, name: str) -> Side:
+        return next(side for side in self.sides if side.name == name)
 
-
-def _resolve_launch(version: Version, launch: Launch, workload: Workload) -> ResolvedLaunch:
-    def number(expression: Expression, key: str, least: int) -> int:
-        where = f"manifests/{version.id}.yaml, {key}, workload {workload.name}"
-        try:
-            value = evaluate(expression, workload.shape)
-        except ExpressionError as issue:
-            raise ManifestError(str(issue), where=where) from issue
-        if value < least:
-            raise ManifestError(f"'{expression}' gives {value}; the least is {least}", where=where)
-        return value
-
-    def triple(expressions: list[Expression], key: str) -> tuple[int, int, int]:
-        x, y, z = (*(number(expression, key, 1) for expression in expressions), 1, 1, 1)[:3]
-        return x, y, z
-
-    def scalar(argument: Argument) -> int | None:
-        if argument.scalar is None or argument.type is None:
-            return None
-        value, bits = number(argument.scalar, "args", -(2**63)), 8 * SCALAR_BYTES[argument.type]
-        least, most = (0, 2**bits - 1) if argument.type.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-        if not least <= value <= most:
-            where = f"manifests/{version.id}.yaml, args, workload {workload.name}"
-            raise ManifestError(f"'{argument.scalar}' gives {value}, which {argument.type} does not hold", where=where)
-        return value
-
-    arguments = [
-        ResolvedArgument(
-            tensor=argument.tensor,
-            tensor_map=argument.tensor_map,
-            box=list(argument.box) if argument.box else None,
-            swizzle=argument.swizzle or 0,
-            scalar=scalar(argument),
-            type=argument.type,
-        )
-        for argument in launch.args
-    ]
-    return ResolvedLaunch(
-        entry=launch.entry,
-        grid=triple(launch.grid, "grid"),
-        block=triple(launch.block, "block"),
-        cluster=triple(launch.cluster, "cluster"),
-        smem=number(launch.smem, "smem", 0),
-        args=arguments,
-    )
+    def workload(self, name: str) -> JobWorkload:
+        return next(workload for workload in self.workloads if workload.name == name)

@@ -7,7 +7,8 @@ without an interval, so a change below `reported_same` is not called.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from faperf.chips import path_generation
 from faperf.errors import ConfigError
 from faperf.manifest import Budgets
-from faperf.record import Build, Entry, KernelFacts, Reported
+from faperf.record import Build, Entry, Interval, KernelFacts, Reported, Timing
 
 
 class Verdict(enum.StrEnum):
@@ -68,12 +69,15 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `registers_up`: more registers a thread than this are worth a word. `uniformity_factor` and `_least`: R2UR or BSSY in
     the main loop grown by this factor and at least this many. `reported_same`: published times closer than this are SAME.
+    `time_detect` and `time_cut`: relative changes in time, used as `judge_time` says.
     """
 
     registers_up: int = 16
     uniformity_factor: float = 2.0
     uniformity_least: int = 4
     reported_same: float = 0.01
+    time_detect: float = 0.005
+    time_cut: float = 0.003
 
 
 def thresholds_from(table: Mapping[str, Any]) -> Thresholds:
@@ -110,7 +114,7 @@ def compare_static(
     findings += [
         Finding(Rule.PTXAS, Severity.WARNING, f"new: {message}")
         for message in new.messages
-        if message not in old.messages
+        if _without_lines(message) not in {_without_lines(known) for known in old.messages}
     ]
     order = list(Severity)
     return sorted(findings, key=lambda finding: order.index(finding.severity))
@@ -196,6 +200,11 @@ def over_budget(budgets: Budgets, build: Build, entry: Entry) -> list[Finding]:
     return findings
 
 
+def _without_lines(message: str) -> str:
+    """A ptxas message without its line numbers, which move with every edit above them."""
+    return re.sub(r"\(\d+\)|\blines? \d+", "", message)
+
+
 def _local_memory(kernel: KernelFacts) -> int:
     return kernel.main_loop.get("LDL", 0) + kernel.main_loop.get("STL", 0)
 
@@ -213,6 +222,52 @@ def _largest_mma(kernel: KernelFacts) -> int:
 
 def _shapes(kernel: KernelFacts) -> str:
     return ", ".join(kernel.mma_shapes) or "none"
+
+
+# ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def judge_time(time: Interval, instances: Sequence[float], thresholds: Thresholds) -> Verdict:
+    """SLOWER when the estimate is at least `time_cut`, the interval's near end over half of it, and all instances agree in
+    sign; FASTER mirrors it; SAME when the estimate is inside ±`time_cut` and the interval inside ±`time_detect`; else
+    INCONCLUSIVE. `time` is a log ratio: above 0 is slower.
+    """
+    cut, detect = thresholds.time_cut, thresholds.time_detect
+    if time.value >= cut and time.low > cut / 2 and all(value > 0 for value in instances):
+        return Verdict.SLOWER
+    if time.value <= -cut and time.high < -cut / 2 and all(value < 0 for value in instances):
+        return Verdict.FASTER
+    if abs(time.value) < cut and max(-time.low, time.high) < detect:
+        return Verdict.SAME
+    return Verdict.INCONCLUSIVE
+
+
+def judge_pair(timing: Timing, role: str, thresholds: Thresholds) -> Verdict:
+    """A timing's verdict against its partner in `role`; UNMEASURED without one, INCOMPARABLE when the timing is void."""
+    pair = timing.pair(role)
+    if pair is None:
+        return Verdict.UNMEASURED
+    if timing.void:
+        return Verdict.INCOMPARABLE
+    return judge_time(pair.time, pair.instances, thresholds)
+
+
+def through_control(old: Timing, new: Timing, thresholds: Thresholds) -> tuple[Verdict, Interval | None]:
+    """Two stored timings, each relative to the control that was interleaved with it: INCOMPARABLE across machine classes,
+    protocols, workloads or controls. The interval is the sum of both, so it is wide; `diff --rerun` is the better evidence.
+    """
+    before, after = old.pair("control"), new.pair("control")
+    alike = ("machine", "protocol", "shape")
+    if before is None or after is None or before.build != after.build or old.void or new.void:
+        return Verdict.INCOMPARABLE, None
+    if any(getattr(old, facet) != getattr(new, facet) for facet in alike):
+        return Verdict.INCOMPARABLE, None
+    change = Interval(
+        value=after.time.value - before.time.value,
+        low=after.time.low - before.time.high,
+        high=after.time.high - before.time.low,
+    )
+    return judge_time(change, [change.value], thresholds), change
 
 
 # ── reported ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from faperf.chips import MAX_REGISTERS_PER_THREAD, MAX_THREADS_PER_BLOCK, chip_of, targets_known
 from faperf.errors import ManifestError
-from faperf.job import ResolvedLaunch, resolve
+from faperf.launch import ResolvedLaunch
 from faperf.manifest import Manifests, Version
 from faperf.operations import Operation
 from faperf.project import Project
+from faperf.resolve import resolve
 
 LEAST_REGISTERS = 16
 

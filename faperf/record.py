@@ -1,7 +1,7 @@
 """The record kinds, as they stand in history: frozen, one JSON object a line, with a schema integer in each.
 
 Schema history
-  1  2026-11  first: `build`, `run`, `reported`
+  1  2026-11  first: `build`, `check`, `timing`, `run`, `reported`
 
 A field that is added gets a default; a field that is renamed or changes meaning raises SCHEMA and gets an upgrade in
 UPGRADES, so that old lines stay readable. A line of a newer schema is refused with "upgrade faperf".
@@ -86,6 +86,8 @@ class Entry(_Frozen, frozen=True, kw_only=True):
 
     Occupancy is the run's, not the build's: it depends on the block and the dynamic shared memory of the manifest. It is
     that of the launch with the fewest CTAs per SM. `launches` maps each workload to the digest of its resolved launch.
+    `measured` maps a workload to the id of the run that verified and timed this build and launch: this one, or an earlier
+    one whose figures are carried forward.
     """
 
     version: str
@@ -97,6 +99,7 @@ class Entry(_Frozen, frozen=True, kw_only=True):
     ctas_per_sm: int | None = None
     limiter: str | None = None
     launches: dict[str, str] = {}
+    measured: dict[str, str] = {}
     error: str | None = None
 
 
@@ -119,6 +122,107 @@ class Run(_Frozen, frozen=True, kw_only=True, tag="run", tag_field="kind"):
 
     def entry(self, version: str, target: str) -> Entry | None:
         return next((e for e in self.entries if e.version == version and e.target == target), None)
+
+
+class Check(_Frozen, frozen=True, kw_only=True, tag="check", tag_field="kind"):
+    """One verification of a build and launch on one distribution, against float64.
+
+    `fault` classifies a launch that gave no output (illegal address, hang, …); `failure` says in words what is wrong.
+    """
+
+    schema: int
+    build: str
+    launch: str
+    workload: str
+    shape: dict[str, int]
+    operation: str
+    operation_version: int
+    by: str
+    distribution: str
+    seed: int
+    relative_l2: float | None = None
+    max_abs: float | None = None
+    baseline_l2: float | None = None
+    bound: float | None = None
+    fault: str | None = None
+    failure: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.failure is None
+
+
+class Interval(_Frozen, frozen=True, kw_only=True):
+    """A Hodges–Lehmann estimate with its signed-rank interval, in the unit of the field that holds it."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Pair(_Frozen, frozen=True, kw_only=True):
+    """How a build stood to a partner interleaved with it: log(time / partner's time), above 0 is slower.
+
+    `role` is parent, baseline or control; `instances` has one value for each fresh load and placement.
+    """
+
+    role: str
+    build: str
+    version: str
+    time: Interval
+    cycles: Interval | None = None
+    instances: list[float]
+    clock_gap: float | None = None
+
+
+class Timing(_Frozen, frozen=True, kw_only=True, tag="timing", tag_field="kind"):
+    """Measured figures of a build and launch on a workload, by silicon.
+
+    `ms` a launch, L2 flushed; `tflops` counts the operation's FLOPs; `flops_per_clock_sm` by the SM clock as stamped around
+    the blocks; `share_of_peak` of the chip's dense fp16 peak. `events` are the driver's clock event reasons in words.
+    """
+
+    schema: int
+    build: str
+    launch: str
+    workload: str
+    shape: dict[str, int]
+    machine: str
+    gpu: str
+    card: str
+    driver: str
+    regime: str
+    protocol: int
+    ms: Interval
+    tflops: float
+    gib_s: float
+    clock_mhz: float | None = None
+    flops_per_clock_sm: float | None = None
+    share_of_peak: float | None = None
+    power_w: float | None = None
+    launches: int
+    events: list[str] = []
+    void: list[str] = []
+    pairs: list[Pair] = []
+
+    def pair(self, role: str) -> Pair | None:
+        return next((pair for pair in self.pairs if pair.role == role), None)
+
+
+PROTOCOL_VERSION = 1
+"""Part of every timing: figures of different protocols do not compare."""
+
+
+class Protocol(_Frozen, frozen=True, kw_only=True):
+    """How to measure. `budget_s` is GPU time for one version with its partners, flushing included."""
+
+    instances: int = 8
+    quads: int = 4
+    budget_s: float = 2.0
+    confidence: float = 0.99
+    warm_window_s: float = 0.05
+    warm_tolerance: float = 0.01
+    most_warm_s: float = 3.0
 
 
 class Reported(_Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -161,7 +265,7 @@ class ReportedLadder(_Frozen, frozen=True, kw_only=True, forbid_unknown_fields=T
     rows: list[Reported]
 
 
-Record = Build | Run
+Record = Build | Run | Check | Timing
 replace = msgspec.structs.replace
 _decoder = msgspec.json.Decoder(Record)
 
@@ -189,11 +293,15 @@ def _decode_other(line: bytes, error: Exception | None) -> Record:
         raise HistoryError(f"not a record: {error}", remedy="restore the line from git, or delete it") from error
     if isinstance(schema, int) and schema > SCHEMA:
         raise HistoryError(f"schema {schema}; this faperf reads up to {SCHEMA}", remedy="upgrade faperf")
-    while isinstance(schema, int) and schema in UPGRADES:
-        content = UPGRADES[schema](content)
-        schema = content["schema"]
     try:
+        while isinstance(schema, int) and schema in UPGRADES:
+            content = UPGRADES[schema](content)
+            schema = content["schema"]
         upgraded: Record = msgspec.convert(content, Record)
-    except msgspec.ValidationError as invalid:
+    except (msgspec.ValidationError, LookupError, TypeError, ValueError) as invalid:
         raise HistoryError(f"not a record: {invalid}", remedy="restore the line from git, or delete it") from invalid
+    if upgraded.schema != SCHEMA:
+        raise HistoryError(
+            f"not a record: there was no schema {schema}", remedy="restore the line from git, or delete it"
+        )
     return upgraded

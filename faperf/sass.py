@@ -57,8 +57,13 @@ def inspect(directory: Path, nvdisasm: Path) -> Inspection:
 
 def _inspect(directory: Path, nvdisasm: Path) -> Inspection:
     cubin = _Cubin(directory / "kernel.cubin")
-    ptx = (directory / "kernel.ptx").read_text(encoding="utf-8")
-    log = (directory / "build.log").read_text(encoding="utf-8")
+    try:
+        ptx = (directory / "kernel.ptx").read_text(encoding="utf-8")
+        log = (directory / "build.log").read_text(encoding="utf-8")
+    except OSError as error:
+        raise InspectionError(
+            f"cannot be read: {error.strerror}", where=str(error.filename), remedy="faperf gc --all, then run again"
+        ) from error
     ptxas = _ptxas(log)
     code = _disassemble(directory / "kernel.cubin", nvdisasm)
     kernels = []

@@ -37,6 +37,7 @@ class Toolchain:
 def find_toolchain(nvcc: str | None = None) -> Toolchain:
     """The first nvcc of: `nvcc` or FAPERF_NVCC, the environment's wheels, CUDA_HOME, PATH. Raises ToolchainError."""
     path, origin = _find_nvcc(nvcc)
+    path = path.absolute()  # compilers run in the project's root, not where faperf was called
     release = _ask(path, "--version")
     version = re.search(r"\bV(\d+\.\d+\.\d+)", release)
     if version is None:
@@ -140,6 +141,7 @@ def _ask(program: Path, *arguments: str) -> str:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
             timeout=60,
             check=True,
         )

@@ -37,7 +37,7 @@ def slow_nvcc(tmp_path: Path, toolchain: Toolchain) -> str:
     wrapper.parent.mkdir()
     marker = tmp_path / "compiling"
     wrapper.write_text(
-        f'#!/bin/sh\ncase "$*" in *--version*|*--dryrun*) ;; *) touch {marker}; sleep 2 ;; esac\nexec {toolchain.nvcc} "$@"\n'
+        f'#!/bin/sh\ncase "$*" in *--version*|*--dryrun*) ;; *) touch {marker}; sleep 6 ;; esac\nexec {toolchain.nvcc} "$@"\n'
     )
     wrapper.chmod(0o755)
     return str(wrapper)

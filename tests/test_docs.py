@@ -84,7 +84,19 @@ def test_the_manifest_of_the_docs_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [record.Build, record.KernelFacts, record.Run, record.Entry, record.Reported, record.ReportedLadder]
+    "kind",
+    [
+        record.Build,
+        record.KernelFacts,
+        record.Run,
+        record.Entry,
+        record.Check,
+        record.Timing,
+        record.Pair,
+        record.Interval,
+        record.Reported,
+        record.ReportedLadder,
+    ],
 )
 def test_every_record_field_is_documented(kind: type[msgspec.Struct]) -> None:
     text = doc("records.md")

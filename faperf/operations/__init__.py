@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from faperf.errors import ConfigError
 from faperf.operations.attention_forward import AttentionForward
@@ -28,11 +28,28 @@ class Operation(Protocol):
     @property
     def tensors(self) -> tuple[str, ...]: ...
 
+    @property
+    def outputs(self) -> tuple[str, ...]: ...
+    @property
+    def distributions(self) -> tuple[str, ...]: ...
+
     def flops(self, shape: Mapping[str, int]) -> int:
         """Floating-point operations counted for `shape`, a multiply-add as two."""
 
     def bytes(self, shape: Mapping[str, int]) -> int:
         """The fewest bytes that must move: each input read once, each output written once."""
+
+    def dimensions(self, shape: Mapping[str, int], layout: str) -> tuple[int, ...]:
+        """The dimensions of every tensor, slowest first."""
+
+    def inputs(self, xp: Any, shape: Mapping[str, int], layout: str, distribution: str, seed: int) -> dict[str, Any]:
+        """The input tensors as halves; `xp` is numpy or cupy."""
+
+    def reference(self, xp: Any, inputs: Mapping[str, Any], shape: Mapping[str, int], layout: str) -> dict[str, Any]:
+        """The outputs in float64."""
+
+    def plain_fp16(self, xp: Any, inputs: Mapping[str, Any], shape: Mapping[str, int], layout: str) -> dict[str, Any]:
+        """The outputs of a plain fp16 implementation: its error is the unit of tolerances."""
 
 
 BUILT_IN: dict[str, Operation] = {"attention_forward": AttentionForward()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgspec
 from faperf.comparison import DiffRow, LadderRow
 from faperf.judge import Finding, Severity, Verdict
 from faperf.manifest import Manifests, Version
-from faperf.record import Build, Entry, KernelFacts, Reported, ReportedLadder, Run
+from faperf.record import Build, Entry, Interval, KernelFacts, Reported, ReportedLadder, Run
 
 FORMATS = ("table", "markdown", "json")
 NOTHING = "–"
@@ -39,7 +40,7 @@ def table(
 
 LADDER_HEADERS = (
     "version", "against", "change", "regs", "spill B", "smem KiB", "CTAs/SM", "path",
-    "measured TFLOPS", "reported TFLOPS", "reported, against parent",
+    "measured TFLOPS", "measured, against parent", "reported TFLOPS", "reported, against parent",
 )  # fmt: skip
 
 
@@ -72,10 +73,30 @@ def _ladder_cells(row: LadderRow) -> list[object]:
         smem,
         ctas,
         path,
-        None,
+        *_measured_cells(row),
         tflops,
         _reported_cell(row),
     ]
+
+
+def _measured_cells(row: LadderRow) -> tuple[str | None, str | None]:
+    """TFLOPS, and how the time of a launch changed against the parent's with its interval; or what was wrong."""
+    if row.measured is None:
+        return None, None
+    if row.measured.failures:
+        return row.measured.failures[0].fault or "WRONG", None
+    timing = row.measured.timing
+    if timing is None:
+        return None, None
+    pair = timing.pair("parent")
+    against = f"{row.time_verdict}, time {_change(pair.time)}" if pair else None
+    return f"{timing.tflops:.1f}" + (" (carried)" if row.measured.carried else ""), against
+
+
+def _change(ratio: Interval) -> str:
+    """A log ratio in per cent, with its interval."""
+    value, low, high = (100 * math.expm1(number) for number in (ratio.value, ratio.low, ratio.high))
+    return f"{value:+.2f}% [{low:+.2f}, {high:+.2f}]"
 
 
 def _static_cells(build: Build | None, entry: Entry | None) -> tuple[str | None, ...]:
@@ -111,6 +132,15 @@ def _flag_lines(row: LadderRow) -> list[str]:
     lines = [
         f"- {row.version}: {_finding(finding)}" for finding in row.findings if finding.severity is not Severity.GAIN
     ]
+    if row.measured:
+        failed = [f"{check.distribution}: {check.failure}" for check in row.measured.failures]
+        lines += [f"- {row.version}: WRONG on {text} (measured)" for text in failed]
+        timing = row.measured.timing
+        if timing and (pair := timing.pair("parent")) and row.time_verdict in (Verdict.SLOWER, Verdict.INCOMPARABLE):
+            why = f"; void: {', '.join(timing.void)}" if timing.void else ""
+            lines.append(
+                f"- {row.version}: {row.time_verdict} than {pair.version}, time {_change(pair.time)} (measured){why}"
+            )
     judged, reported = row.reported_verdict, row.reported
     if judged and reported and (judged.regression or judged.less_accurate):
         change = (
@@ -144,6 +174,7 @@ def _legend(rows: Sequence[LadderRow], target: str, run: Run | None, reported: S
             f"Static facts (regs of cap, spill B, smem, CTAs/SM, path): compiled for {target}{compiler}; {commit}."
         )
         lines.append(f"Measured: nothing in this run: {run.unmeasured}." if run.unmeasured else "")
+        lines += _measured_legend(rows)
     missing = [row.version for row in rows if row.entry is None]
     if missing and run is not None:
         lines.append(f"No kernel here, or not built: {', '.join(missing)}.")
@@ -157,9 +188,19 @@ def _legend(rows: Sequence[LadderRow], target: str, run: Run | None, reported: S
     return [line for line in lines if line]
 
 
+def _measured_legend(rows: Sequence[LadderRow]) -> list[str]:
+    timings = [row.measured.timing for row in rows if row.measured and row.measured.timing]
+    if not timings:
+        return []
+    places = sorted({f"{t.gpu}, driver {t.driver}, card {t.card}, {t.regime}" for t in timings})
+    shapes = sorted({f"{t.workload} ({', '.join(f'{k}={v}' for k, v in t.shape.items())})" for t in timings})
+    text = f"Measured on {'; '.join(places)}; {'; '.join(shapes)}; L2 flushed, interleaved with parent and control"
+    return [text + "; 99 % signed-rank intervals over instances."]
+
+
 # ── a diff ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-DIFF_HEADERS = ("version", "target", "verdict", "regs", "spill B", "smem KiB", "CTAs/SM", "path", "findings")
+DIFF_HEADERS = ("version", "target", "verdict", "time", "regs", "spill B", "smem KiB", "CTAs/SM", "path", "findings")
 
 
 def diff_text(rows: Sequence[DiffRow], old: Run, new: Run, style: str, *, show_unchanged: bool = False) -> str:
@@ -181,7 +222,10 @@ def diff_text(rows: Sequence[DiffRow], old: Run, new: Run, style: str, *, show_u
     toolchains = [_toolchains(rows, side) for side in ("old", "new")]
     if all(toolchains) and toolchains[0] != toolchains[1]:
         parts.append(f"The toolchain differs too: {', '.join(toolchains[0])} → {', '.join(toolchains[1])}.")
-    parts.append("Static facts only: throughput is UNMEASURED.")
+    if any(row.verdict is Verdict.UNMEASURED for row in rows):
+        parts.append("UNMEASURED: only static facts were compared.")
+    if any(row.time_basis == "stored" for row in rows):
+        parts.append("stored: each side relative to its control; --rerun interleaves both builds and sees finer.")
     return "\n\n".join(parts)
 
 
@@ -200,7 +244,8 @@ def _diff_cells(row: DiffRow) -> list[object]:
     new = _static_cells(row.new_build, row.new)
     facts = [a if a == b else f"{a or NOTHING} → {b or NOTHING}" for a, b in zip(old, new, strict=True)]
     findings = "\n".join(_finding(finding) for finding in row.findings)
-    return [row.version, row.target, row.verdict, *facts, findings]
+    time = f"{_change(row.time_change)} {row.time_basis}" if row.time_change else None
+    return [row.version, row.target, row.verdict, time, *facts, findings]
 
 
 # ── versions ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,307 @@
+"""A job and its outcome: what to verify and time, made of builds, and worked off by a worker on the card that is here."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from faperf import __version__, record
+from faperf.build import Artifact
+from faperf.building import Outcome, Step
+from faperf.device import LaunchError
+from faperf.errors import HistoryError, MeasuringError, SelectionError
+from faperf.history import History, write_atomically
+from faperf.job import Job, JobWorkload, Side, Task
+from faperf.manifest import Manifests, Version, Workload
+from faperf.operations import Operation
+from faperf.record import PROTOCOL_VERSION, Build, Check, Protocol, Run, Timing
+from faperf.resolve import resolve
+from faperf.worker import Bench, FaultError, Worker, blank_check, launch_of
+
+SEED = 20_261_130
+
+Found = Check | Timing
+
+
+def side_name(version: str, target: str) -> str:
+    return f"{version}@{target}"
+
+
+def make_side(name: str, version: Version, build: Build, artifact: Artifact, workloads: Sequence[Workload]) -> Side:
+    return Side(
+        name=name,
+        version=version.id,
+        target=build.target,
+        build=build.key,
+        code=build.code,
+        cubin=artifact.cubin.read_bytes(),
+        launches={workload.name: resolve(version, workload) for workload in workloads},
+        layout=version.operation.layout,
+        ratio_to_fp16=version.tolerance.ratio_to_fp16,
+        bound=version.tolerance.bound,
+        timeout_s=version.timeout_s,
+    )
+
+
+def make_job(
+    run: Run, operation: Operation, sides: Sequence[Side], workloads: Sequence[Workload], tasks: Sequence[Task]
+) -> Job:
+    return Job(
+        schema=record.SCHEMA,
+        faperf=__version__,
+        commit=run.commit,
+        dirty=run.dirty,
+        operation=operation.name,
+        operation_version=operation.version,
+        seed=SEED,
+        protocol=Protocol(),
+        sides=list(sides),
+        workloads=[JobWorkload(w.name, w.digest, w.shape) for w in workloads],
+        tasks=list(tasks),
+        run=run,
+    )
+
+
+def workloads_to_measure(version: Version, manifests: Manifests, wanted: Sequence[str]) -> list[Workload]:
+    """Those of `wanted` that the version has (a family's name stands for all its points); its first one by default."""
+    own = manifests.workloads_of(version)
+    if not wanted:
+        return own[:1]
+    return [workload for workload in own if workload.name in wanted or workload.family in wanted]
+
+
+Key = tuple[str, str, str]
+"""(version, target, workload)."""
+
+
+def job_of(
+    operations: Mapping[str, Operation],
+    manifests: Manifests,
+    outcome: Outcome,
+    steps: Sequence[Step],
+    wanted: Sequence[str],
+) -> Job:
+    """All that `steps` have to be measured for: each version against its parent, on the workloads that are wanted."""
+    sides: dict[str, Side] = {}
+    tasks: list[Task] = []
+    workloads: dict[str, Workload] = {}
+
+    def side(version: Version, target: str) -> str | None:
+        entry = outcome.run.entry(version.id, target)
+        if entry is None or entry.build is None:
+            return None
+        name = side_name(version.id, target)
+        if name not in sides:
+            build, artifact = outcome.builds[entry.build], outcome.artifacts[entry.build]
+            sides[name] = make_side(name, version, build, artifact, manifests.workloads_of(version))
+        return name
+
+    for version, target in steps:
+        name = side(version, target)
+        parent = manifests.versions.get(version.parent or "")
+        partner = side(parent, target) if parent and target in parent.targets else None
+        for workload in workloads_to_measure(version, manifests, wanted) if name else []:
+            workloads[workload.name] = workload
+            comparable = partner and parent and workload in manifests.workloads_of(parent)
+            tasks.append(Task(str(name), workload.name, {"parent": str(partner)} if comparable else {}))
+    names = sorted({version.operation.name for version, _ in steps if version.operation.name in operations})
+    if len(names) > 1:
+        raise SelectionError(f"a run measures one operation, not {' and '.join(names)}", remedy="name the versions")
+    operation = operations[names[0] if names else "attention_forward"]
+    return make_job(outcome.run, operation, list(sides.values()), list(workloads.values()), tasks)
+
+
+def against_baseline(old: Job, new: Job, machine_class: str) -> Job:
+    """The tasks of `new`, each against the same version of `old` instead of its parent."""
+    before = {(side.version, side.target): record.replace(side, name=f"{side.name} before") for side in old.sides}
+    tasks, sides = [], {side.name: side for side in new.sides}
+    for task in new.tasks:
+        side = new.side(task.side)
+        baseline = before.get((side.version, side.target))
+        if baseline is not None and task.workload in baseline.launches:
+            sides[baseline.name] = baseline
+            tasks.append(Task(task.side, task.workload, {"baseline": baseline.name}))
+    return record.replace(
+        new, sides=list(sides.values()), tasks=tasks, run=record.replace(new.run, machine=machine_class)
+    )
+
+
+def carried_forward(history: History, before: Run, job: Job) -> dict[Key, str]:
+    """Tasks whose figures an earlier run has: same build, launch, partner, machine class, protocol → that run's id."""
+    run_ids = {run_id for entry in before.entries for run_id in entry.measured.values()}
+    timings = [(run_id, f) for run_id in sorted(run_ids) for f in history.records_of(run_id) if isinstance(f, Timing)]
+    known: dict[Key, str] = {}
+    for task in job.tasks:
+        side, parent = job.side(task.side), task.partners.get("parent")
+        launch = launch_of(side, job.workload(task.workload))
+        wanted = (side.build, launch, job.side(parent).build if parent else None, job.run.machine, PROTOCOL_VERSION)
+        for run_id, timing in timings:
+            pair = timing.pair("parent")
+            has = (timing.build, timing.launch, pair.build if pair else None, timing.machine, timing.protocol)
+            if has == wanted and not timing.void:
+                known[side.version, side.target, task.workload] = run_id
+    return known
+
+
+def tasks_left(job: Job, kept: Sequence[record.Record], known: Mapping[Key, str]) -> list[Task]:
+    """The tasks of `job` that no earlier run has, and that were not finished before this one was cut off."""
+    finished = {(f.build, f.launch) for f in kept if isinstance(f, Timing) or (isinstance(f, Check) and not f.ok)}
+    left = []
+    for task in job.tasks:
+        side = job.side(task.side)
+        if (side.version, side.target, task.workload) in known:
+            continue
+        if (side.build, launch_of(side, job.workload(task.workload))) not in finished:
+            left.append(task)
+    return left
+
+
+def carry_figures(run: Run, before: Run | None) -> Run:
+    """`run`, whose entries keep naming the figures that `before` has of the same build and launch."""
+    entries = []
+    for entry in run.entries:
+        old = before.entry(entry.version, entry.target) if before else None
+        if old is not None and old.build == entry.build:
+            same = {w: run_id for w, run_id in old.measured.items() if old.launches.get(w) == entry.launches.get(w)}
+            entry = record.replace(entry, measured=same | entry.measured)
+        entries.append(entry)
+    return record.replace(run, entries=entries)
+
+
+def with_measured(run: Run, found: Sequence[record.Record], known: Mapping[Key, str]) -> Run:
+    """`run` with each entry's `measured` naming the run that has its figures."""
+    here = {(f.build, f.launch) for f in found if isinstance(f, Check | Timing)}
+    entries = []
+    for entry in run.entries:
+        measured = {
+            w: id_ for (version, target, w), id_ in known.items() if (version, target) == (entry.version, entry.target)
+        }
+        measured |= {name: run.id for name, launch in entry.launches.items() if (entry.build, launch) in here}
+        entries.append(record.replace(entry, measured=measured))
+    return record.replace(run, entries=entries)
+
+
+def perform(job: Job, distributions: Sequence[str], found: Callable[[Found], None], say: Callable[[str], None]) -> None:
+    """Every task of a job, one after another: verify on each distribution, then time what is right.
+
+    Faults and hangs become failed checks; the next task goes on in a new worker. `found` gets each record as it comes.
+    """
+    worker = Worker(job)
+    right: dict[tuple[str, str], bool] = {}
+    with the_card():
+        try:
+            ready = worker.start()
+        except FaultError as fault:
+            raise MeasuringError(
+                f"the worker does not start: {fault.kind}: {fault.detail}", remedy="faperf doctor"
+            ) from fault
+        if ready.others:
+            say(f"warning: {len(ready.others)} other process(es) compute on this card; timings will be void")
+        try:
+            for task in job.tasks:
+                for name in [task.side, *task.partners.values()]:
+                    if (name, task.workload) not in right:
+                        checks = list(_verify(job, name, task.workload, worker, distributions, say))
+                        right[name, task.workload] = all(check.ok for check in checks)
+                        for check in checks:
+                            found(check)
+                if right[task.side, task.workload]:
+                    partners = {role: name for role, name in task.partners.items() if right[name, task.workload]}
+                    _time(job, record.replace(task, partners=partners), worker, found, say)
+        finally:
+            worker.stop()
+
+
+def _verify(
+    job: Job, name: str, workload: str, worker: Worker, distributions: Sequence[str], say: Callable[[str], None]
+) -> Iterator[Check]:
+    """A side's checks, one a distribution; after a fault the kernel is not asked again."""
+    for distribution in distributions:
+        try:
+            check = worker.verify(name, workload, distribution)
+        except FaultError as fault:
+            blank = blank_check(job, job.side(name), job.workload(workload), distribution)
+            check = record.replace(blank, fault=fault.kind, failure=f"{fault.kind}: {fault.detail}")
+        if not check.ok:
+            say(f"{name} on {workload}: WRONG on {distribution}: {check.failure}")
+        yield check
+        if check.fault:
+            return
+
+
+def _time(job: Job, task: Task, worker: Worker, found: Callable[[Found], None], say: Callable[[str], None]) -> None:
+    try:
+        timing = worker.time(task)
+    except FaultError as fault:
+        blank = blank_check(job, job.side(task.side), job.workload(task.workload), "timing")
+        found(record.replace(blank, fault=fault.kind, failure=f"while timing: {fault.kind}: {fault.detail}"))
+        say(f"{task.side} on {task.workload}: {fault.kind} while timing: {fault.detail}")
+        return
+    found(timing)
+    say(f"{task.side} on {task.workload}: {timing.ms.value:.4f} ms, {timing.tflops:.1f} TFLOPS")
+
+
+def launch_once(job: Job) -> None:
+    """The first task's kernel, once, on normal inputs, in this process. Raises MeasuringError."""
+    side, workload = job.side(job.tasks[0].side), job.workload(job.tasks[0].workload)
+    try:
+        Bench(job, lambda answer: None).launch(side, workload, "normal")
+    except LaunchError as fault:
+        raise MeasuringError(f"{side.name} on {workload.name}: {fault.kind}: {fault.detail}") from fault
+
+
+@contextlib.contextmanager
+def the_card() -> Iterator[None]:
+    """One measuring job at a time on the card, among all faperfs of this machine. Waits for its turn."""
+    path = Path(tempfile.gettempdir()) / "faperf-gpu0.lock"
+    with path.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class Results(msgspec.Struct, frozen=True):
+    """What a bundle's measuring gave: the run it belongs to, and its records."""
+
+    schema: int
+    run: Run
+    records: list[Found]
+
+    @property
+    def wrong(self) -> bool:
+        return any(isinstance(found, Check) and not found.ok for found in self.records)
+
+
+def write_bundle(job: Job, path: Path) -> None:
+    write_atomically(path, msgspec.msgpack.encode(job))
+
+
+def write_results(results: Results, path: Path) -> None:
+    write_atomically(path, msgspec.msgpack.encode(results))
+
+
+def read_bundle(path: Path) -> Job:
+    return _read(path, Job, "bundle")
+
+
+def read_results(path: Path) -> Results:
+    return _read(path, Results, "results file")
+
+
+T = TypeVar("T", Job, Results)
+
+
+def _read(path: Path, kind: type[T], what: str) -> T:
+    try:
+        content: T = msgspec.msgpack.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError) as error:
+        raise HistoryError(f"not a {what}: {error}", where=str(path), remedy="make it again") from error
+    if content.schema > record.SCHEMA:
+        what = f"schema {content.schema}; this faperf reads up to {record.SCHEMA}"
+        raise HistoryError(what, where=str(path), remedy="upgrade faperf")
+    return content

@@ -1,0 +1,95 @@
+"""A manifest's launches for one workload, as numbers; and whether a kernel takes them."""
+
+from __future__ import annotations
+
+from faperf.arithmetic import ExpressionError, evaluate
+from faperf.errors import ManifestError
+from faperf.launch import ResolvedArgument, ResolvedLaunch
+from faperf.manifest import SCALAR_BYTES, Argument, Expression, Launch, Version, Workload
+from faperf.record import Build, KernelFacts
+
+POINTER_BYTES = 8
+TENSOR_MAP_BYTES = 128
+
+
+def resolve(version: Version, workload: Workload) -> list[ResolvedLaunch]:
+    """The launches of `version` for `workload`. Raises ManifestError where the arithmetic does not work out."""
+    return [_resolve_launch(version, launch, workload) for launch in version.launches]
+
+
+def kernel_for(version: Version, launch: ResolvedLaunch, build: Build) -> KernelFacts:
+    """The kernel of `build` that `launch` starts. Raises ManifestError where it is missing or takes other arguments."""
+    where = f"manifests/{version.id}.yaml, launches"
+    kernel = build.kernel(launch.entry)
+    if kernel is None:
+        names = ", ".join(k.entry for k in build.kernels) or "none"
+        raise ManifestError(
+            f"the cubin has no kernel '{launch.entry}'",
+            where=where,
+            remedy=f'it has: {names} (extern "C" keeps a name as it is written)',
+        )
+    given = [_bytes(argument) for argument in launch.args]
+    if given != kernel.parameter_bytes:
+        raise ManifestError(
+            f"{launch.entry} takes arguments of {kernel.parameter_bytes} bytes; the manifest gives {given}",
+            where=where,
+            remedy="a tensor is a pointer of 8 bytes, a tensor map 128, a scalar as its type says",
+        )
+    if kernel.max_threads is not None and launch.threads > kernel.max_threads:
+        raise ManifestError(
+            f"block has {launch.threads} threads; __launch_bounds__ of {launch.entry} allows {kernel.max_threads}",
+            where=where,
+        )
+    return kernel
+
+
+def _bytes(argument: ResolvedArgument) -> int:
+    if argument.type is not None:
+        return SCALAR_BYTES[argument.type]
+    return TENSOR_MAP_BYTES if argument.tensor_map is not None else POINTER_BYTES
+
+
+def _resolve_launch(version: Version, launch: Launch, workload: Workload) -> ResolvedLaunch:
+    def number(expression: Expression, key: str, least: int) -> int:
+        where = f"manifests/{version.id}.yaml, {key}, workload {workload.name}"
+        try:
+            value = evaluate(expression, workload.shape)
+        except ExpressionError as issue:
+            raise ManifestError(str(issue), where=where) from issue
+        if value < least:
+            raise ManifestError(f"'{expression}' gives {value}; the least is {least}", where=where)
+        return value
+
+    def triple(expressions: list[Expression], key: str) -> tuple[int, int, int]:
+        x, y, z = (*(number(expression, key, 1) for expression in expressions), 1, 1, 1)[:3]
+        return x, y, z
+
+    def scalar(argument: Argument) -> int | None:
+        if argument.scalar is None or argument.type is None:
+            return None
+        value, bits = number(argument.scalar, "args", -(2**63)), 8 * SCALAR_BYTES[argument.type]
+        least, most = (0, 2**bits - 1) if argument.type.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        if not least <= value <= most:
+            where = f"manifests/{version.id}.yaml, args, workload {workload.name}"
+            raise ManifestError(f"'{argument.scalar}' gives {value}, which {argument.type} does not hold", where=where)
+        return value
+
+    arguments = [
+        ResolvedArgument(
+            tensor=argument.tensor,
+            tensor_map=argument.tensor_map,
+            box=list(argument.box) if argument.box else None,
+            swizzle=argument.swizzle or 0,
+            scalar=scalar(argument),
+            type=argument.type,
+        )
+        for argument in launch.args
+    ]
+    return ResolvedLaunch(
+        entry=launch.entry,
+        grid=triple(launch.grid, "grid"),
+        block=triple(launch.block, "block"),
+        cluster=triple(launch.cluster, "cluster"),
+        smem=number(launch.smem, "smem", 0),
+        args=arguments,
+    )

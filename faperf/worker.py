@@ -1,0 +1,503 @@
+"""A child process that owns the CUDA context, and its parent's handle on it.
+
+Whatever a kernel does happens in the child: a fault ends the child, a hang is ended by the parent at the launch's own time
+limit, and the next task starts in a new child as if nothing had happened. They talk in frames over pipes: four bytes of
+length, then msgpack. Never pickle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import select
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+import msgspec
+
+from faperf import record
+from faperf.device import (
+    VOIDING_REASONS,
+    Arena,
+    Block,
+    Card,
+    Kernels,
+    LaunchError,
+    control_identity,
+    reason_words,
+)
+from faperf.job import Job, JobWorkload, Side, Task
+from faperf.launch import launch_digest
+from faperf.operations import BUILT_IN, Operation
+from faperf.record import Check, Interval, Pair, Timing
+from faperf.stats import Estimate
+from faperf.verify import POISON, compare
+
+CONTROL = "control"
+SLACK_S = 120.0
+"""How long the child may take for anything but a launch of the measured kernel: importing, references, warming up."""
+HANG = "hang"
+DIED = "worker died"
+CLOCK_GAP = 0.02
+
+
+class Verify(msgspec.Struct, frozen=True, tag=True):
+    """Verify a side on a workload and one distribution; answered by Checked."""
+
+    side: str
+    workload: str
+    distribution: str
+
+
+class Time(msgspec.Struct, frozen=True, tag=True):
+    """Time a task's side against its partners; answered by Timed."""
+
+    task: Task
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The child is up. `others`: process ids that compute on the card too."""
+
+    gpu: str
+    card: str
+    driver: str
+    capability: str
+    others: list[int]
+
+
+class Launching(msgspec.Struct, frozen=True, tag=True):
+    """From now on the kernel runs; it has `limit_s` seconds."""
+
+    limit_s: float
+
+
+class Landed(msgspec.Struct, frozen=True, tag=True):
+    """The launch is over."""
+
+
+class Checked(msgspec.Struct, frozen=True, tag=True):
+    check: Check
+
+
+class Timed(msgspec.Struct, frozen=True, tag=True):
+    timing: Timing
+
+
+class Faulted(msgspec.Struct, frozen=True, tag=True):
+    """A launch failed. `lost`: the child ends with it."""
+
+    kind: str
+    detail: str
+    lost: bool
+
+
+Request = Job | Verify | Time
+Answer = Ready | Launching | Landed | Checked | Timed | Faulted
+_Frame = msgspec.Struct
+
+
+def write_frame(stream: IO[bytes], message: _Frame) -> None:
+    content = msgspec.msgpack.encode(message)
+    frame = memoryview(struct.pack("<I", len(content)) + content)
+    while frame:
+        frame = frame[stream.write(frame) :]
+    stream.flush()
+
+
+def read_frame(stream: IO[bytes]) -> bytes | None:
+    """The next frame, or None at the end of the stream."""
+    header = _read_exactly(stream, 4)
+    return _read_exactly(stream, *struct.unpack("<I", header)) if header is not None else None
+
+
+def _read_exactly(stream: IO[bytes], count: int) -> bytes | None:
+    content = bytearray()
+    while len(content) < count:
+        part = stream.read(count - len(content))
+        if not part:
+            return None
+        content += part
+    return bytes(content)
+
+
+# ── the parent's side ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class FaultError(Exception):
+    """A request ended in a classified fault; the handle is ready for the next one."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+
+
+class Worker:
+    """One job's worker. Starts a child when it is first asked, and a new one after each fault or hang."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.ready: Ready | None = None
+        self.children = 0
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Ready:
+        """Make sure that a child is there. Raises FaultError when none comes up."""
+        if self._child is None:
+            self.children += 1
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "faperf.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,  # `select` must see all that was not read yet
+                start_new_session=True,
+            )
+            self._send(self.job)
+            answer = self._receive(SLACK_S)
+            if not isinstance(answer, Ready):
+                raise self._fault(answer)
+            self.ready = answer
+        assert self.ready is not None
+        return self.ready
+
+    def verify(self, side: str, workload: str, distribution: str) -> Check:
+        """Raises FaultError."""
+        answer = self._ask(Verify(side, workload, distribution))
+        assert isinstance(answer, Checked)
+        return answer.check
+
+    def time(self, task: Task) -> Timing:
+        """Raises FaultError."""
+        answer = self._ask(Time(task))
+        assert isinstance(answer, Timed)
+        return answer.timing
+
+    def stop(self) -> None:
+        """End the child."""
+        if self._child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.communicate()
+            self._child = None
+
+    def _ask(self, request: Verify | Time) -> Checked | Timed:
+        self.start()
+        self._send(request)
+        limit = SLACK_S
+        while True:
+            answer = self._receive(limit)
+            limit = SLACK_S
+            if isinstance(answer, Launching):
+                limit = answer.limit_s
+            elif isinstance(answer, Checked | Timed):
+                return answer
+            elif not isinstance(answer, Landed):
+                raise self._fault(answer)
+
+    def _send(self, message: Request) -> None:
+        assert self._child is not None
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # the child's end shows when its answer is read
+            write_frame(self._child.stdin, message)
+
+    def _receive(self, limit_s: float) -> Answer | str | None:
+        """The next answer; the word HANG when none came in time; None when the child ended."""
+        assert self._child is not None
+        assert self._child.stdout is not None
+        ready, _, _ = select.select([self._child.stdout], [], [], limit_s)
+        if not ready:
+            return HANG
+        content = read_frame(self._child.stdout)
+        return msgspec.msgpack.decode(content, type=Answer) if content is not None else None
+
+    def _fault(self, answer: Answer | str | None) -> FaultError:
+        """What went wrong, in one exception; a child that cannot go on is ended."""
+        if isinstance(answer, Faulted):
+            if answer.lost:
+                self.stop()
+            return FaultError(answer.kind, answer.detail)
+        child = self._child
+        assert child is not None
+        if answer == HANG:
+            self.stop()
+            return FaultError(HANG, "did not finish within its time limit and was killed")
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        _, errors = child.communicate()
+        self._child = None
+        last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+        return FaultError(DIED, f"exit {child.returncode}: {last[0]}")
+
+
+# ── the child's side ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Bench:
+    """The child's state: the card, one arena for verification, inputs and references kept by workload and distribution."""
+
+    def __init__(self, job: Job, tell: Callable[[Answer], None]) -> None:
+        self.job = job
+        self.tell = tell
+        self.card = Card()
+        self.operation: Operation = BUILT_IN[job.operation]
+        self._known_inputs: dict[tuple[str, str, str], dict[str, Any]] = {}
+        self._known_truth: dict[tuple[str, str, str], tuple[dict[str, Any], dict[str, Any]]] = {}
+
+    def ready(self) -> Ready:
+        card = self.card
+        return Ready(card.name, card.card, card.driver, card.capability, card.others())
+
+    # ── verification ──
+
+    def launch(self, side: Side, workload: JobWorkload, distribution: str) -> Arena:
+        """Launch once into poisoned memory. Raises LaunchError."""
+        inputs = self._inputs(side.layout, workload, distribution)
+        arena = Arena(self._sizes(side, workload))
+        for name in self.operation.tensors:
+            arena.poison(name, POISON)
+            if name in inputs:
+                arena.tensors[name][...] = inputs[name]
+        self.card.wait()
+        bound = Kernels(side.cubin, side.launches[workload.name]).bind(arena.tensors)
+        with self._launching(side.timeout_s):
+            self.card.run_once(bound)
+        return arena
+
+    def verify(self, request: Verify) -> Check:
+        """Launch and compare. Raises LaunchError."""
+        side, workload = self.job.side(request.side), self.job.workload(request.workload)
+        reference, baseline = self._truth(side.layout, workload, request.distribution)
+        arena = self.launch(side, workload, request.distribution)
+        (output,) = self.operation.outputs
+        accuracy = compare(
+            self.card.xp,
+            arena.tensors[output],
+            reference[output],
+            baseline[output],
+            side.layout,
+            ratio=side.ratio_to_fp16,
+            bound=side.bound,
+            overwritten=sum(arena.overwritten(name, POISON) for name in self.operation.tensors),
+        )
+        return record.replace(
+            self.blank_check(side, workload, request.distribution),
+            relative_l2=accuracy.relative_l2,
+            max_abs=accuracy.max_abs,
+            baseline_l2=accuracy.baseline_l2,
+            bound=accuracy.bound,
+            failure=accuracy.failure,
+        )
+
+    def blank_check(self, side: Side, workload: JobWorkload, distribution: str) -> Check:
+        return blank_check(self.job, side, workload, distribution)
+
+    def _inputs(self, layout: str, workload: JobWorkload, distribution: str) -> dict[str, Any]:
+        key = (layout, workload.digest, distribution)
+        if key not in self._known_inputs:
+            seed = self.job.seed
+            made = self.operation.inputs(self.card.xp, workload.shape, layout, distribution, seed)
+            self._known_inputs[key] = made
+        return self._known_inputs[key]
+
+    def _truth(self, layout: str, workload: JobWorkload, distribution: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(float64 reference, plain fp16 result), worked out once."""
+        key = (layout, workload.digest, distribution)
+        if key not in self._known_truth:
+            inputs = self._inputs(layout, workload, distribution)
+            arguments = (self.card.xp, inputs, workload.shape, layout)
+            self._known_truth[key] = (self.operation.reference(*arguments), self.operation.plain_fp16(*arguments))
+        return self._known_truth[key]
+
+    def _sizes(self, side: Side, workload: JobWorkload) -> dict[str, tuple[int, ...]]:
+        dimensions = self.operation.dimensions(workload.shape, side.layout)
+        return {name: dimensions for name in self.operation.tensors}
+
+    @contextlib.contextmanager
+    def _launching(self, limit_s: float) -> Iterator[None]:
+        self.tell(Launching(limit_s))
+        yield
+        self.tell(Landed())
+
+    # ── timing ──
+
+    def time(self, task: Task) -> Timing:
+        """The protocol over a task's side and its partners, the control always among them. Raises LaunchError."""
+        from faperf.timing import measure
+
+        side, workload = self.job.side(task.side), self.job.workload(task.workload)
+        sides = {side.name: side, **{name: self.job.side(name) for name in task.partners.values()}}
+        bench = _Interleaved(self, sides, workload)
+        power: list[float] = []
+        measured = measure(_Sampled(bench, self.card, power), [*sides, CONTROL], self.job.protocol)
+        own = measured.series[0]
+        series = {series.side: series for series in measured.series}
+        roles = {name: role for role, name in task.partners.items()} | {CONTROL: CONTROL}
+        shape, ms = workload.shape, own.ms.value
+        flops = self.operation.flops(shape)
+        peak = _peak(self.card.capability)
+        per_clock = flops / (ms * 1e-3) / (own.clock_mhz * 1e6) / self.card.sms if own.clock_mhz else None
+        gaps = {name: _gap(own.clock_mhz, s.clock_mhz) for name, s in series.items()}
+        void = [
+            f"the SM clock differs by {gap:.1%} from {name}'s"
+            for name, gap in gaps.items()
+            if gap is not None and gap > CLOCK_GAP and name != CONTROL
+        ]
+        void += [f"{word}" for s in measured.series for word in reason_words(s.reasons & VOIDING_REASONS)]
+        if others := self.card.others():
+            void.append(f"{len(others)} other process(es) on the card")
+        return Timing(
+            schema=record.SCHEMA,
+            build=side.build,
+            launch=launch_of(side, workload),
+            workload=workload.name,
+            shape=shape,
+            machine=self.job.run.machine,
+            gpu=self.card.name,
+            card=self.card.card,
+            driver=self.card.driver,
+            regime="sustained" if "power cap" in reason_words(own.reasons) else "burst",
+            protocol=record.PROTOCOL_VERSION,
+            ms=_interval(own.ms),
+            tflops=flops / ms / 1e9,
+            gib_s=self.operation.bytes(shape) / (ms * 1e-3) / 2**30,
+            clock_mhz=own.clock_mhz,
+            flops_per_clock_sm=per_clock,
+            share_of_peak=flops / (ms * 1e-3) / peak if peak else None,
+            power_w=max(power, default=None),
+            launches=own.launches,
+            events=sorted({word for s in measured.series for word in reason_words(s.reasons)}),
+            void=sorted(set(void)),
+            pairs=[
+                Pair(
+                    role=roles[ratio.partner],
+                    build=self._build_of(ratio.partner),
+                    version=CONTROL if ratio.partner == CONTROL else sides[ratio.partner].version,
+                    time=_interval(ratio.time),
+                    cycles=_interval(ratio.cycles) if ratio.cycles else None,
+                    instances=[round(value, 6) for value in ratio.instances],
+                    clock_gap=gaps[ratio.partner],
+                )
+                for ratio in measured.ratios
+            ],
+        )
+
+    def _build_of(self, name: str) -> str:
+        return control_identity(self.card.capability) if name == CONTROL else self.job.side(name).build
+
+    def limit_s(self) -> float:
+        """How long a timing may take in all before it counts as hanging."""
+        protocol = self.job.protocol
+        return SLACK_S + 10 * (protocol.budget_s + protocol.most_warm_s)
+
+
+class _Interleaved:
+    """The protocol's device: every side's modules loaded anew and one arena for all of them, placed anew, an instance."""
+
+    def __init__(self, bench: Bench, sides: dict[str, Side], workload: JobWorkload) -> None:
+        self._bench, self._sides, self._workload = bench, sides, workload
+        self._random = random.Random(bench.job.seed)
+        self._bound: dict[str, Any] = {}
+        self._kept: list[Any] = []
+
+    def renew(self) -> None:
+        bench, workload = self._bench, self._workload
+        first = next(iter(self._sides.values()))
+        inputs = bench._inputs(first.layout, workload, "normal")
+        self._bound, self._kept = {}, []
+        arena = Arena(bench._sizes(first, workload), spread=self._random)
+        for name, values in inputs.items():
+            arena.tensors[name][...] = values
+        for name, side in self._sides.items():
+            kernels = Kernels(side.cubin, side.launches[workload.name])
+            self._kept += [kernels, arena]
+            self._bound[name] = kernels.bind(arena.tensors)
+        self._bound[CONTROL] = bench.card.control()
+        bench.card.wait()
+
+    def block(self, side: str, launches: int) -> Block:
+        return self._bench.card.block(self._bound[side], launches)
+
+
+class _Sampled:
+    """A device that notes the power at the end of each block."""
+
+    def __init__(self, device: _Interleaved, card: Card, power: list[float]) -> None:
+        self._device, self._card, self._power = device, card, power
+
+    def renew(self) -> None:
+        self._device.renew()
+
+    def block(self, side: str, launches: int) -> Block:
+        block = self._device.block(side, launches)
+        if (watts := self._card.power_w()) is not None:
+            self._power.append(watts)
+        return block
+
+
+def blank_check(job: Job, side: Side, workload: JobWorkload, distribution: str) -> Check:
+    """A check without its outcome."""
+    return Check(
+        schema=record.SCHEMA,
+        build=side.build,
+        launch=launch_of(side, workload),
+        workload=workload.name,
+        shape=workload.shape,
+        operation=job.operation,
+        operation_version=job.operation_version,
+        by="silicon",
+        distribution=distribution,
+        seed=job.seed,
+    )
+
+
+def launch_of(side: Side, workload: JobWorkload) -> str:
+    return launch_digest(side.launches[workload.name])
+
+
+def _interval(estimate: Estimate) -> Interval:
+    return Interval(value=estimate.value, low=estimate.low, high=estimate.high)
+
+
+def _gap(a: float | None, b: float | None) -> float | None:
+    return abs(a / b - 1) if a and b else None
+
+
+def _peak(capability: str) -> float | None:
+    """The chip's dense fp16 peak in FLOP/s, or None where it is not known."""
+    from faperf.chips import CHIPS
+
+    chip = CHIPS.get(capability.replace(".", ""))
+    return chip.peak_tflops * 1e12 if chip and chip.peak_tflops else None
+
+
+def main() -> None:
+    """The child: read a job, then serve requests until the pipe ends or the context is lost."""
+    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints must not land among the frames
+    content = read_frame(requests)
+    if content is None:
+        return
+    bench = Bench(msgspec.msgpack.decode(content, type=Job), lambda answer: write_frame(answers, answer))
+    write_frame(answers, bench.ready())
+    while (content := read_frame(requests)) is not None:
+        request = msgspec.msgpack.decode(content, type=Verify | Time)
+        try:
+            if isinstance(request, Verify):
+                write_frame(answers, Checked(bench.verify(request)))
+            else:
+                write_frame(answers, Launching(bench.limit_s()))
+                write_frame(answers, Timed(bench.time(request.task)))
+        except LaunchError as fault:
+            write_frame(answers, Faulted(fault.kind, fault.detail, fault.context_lost))
+            if fault.context_lost:
+                os._exit(1)  # a destructor would only meet the lost context again
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Records made by hand, for the tests of what is made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from faperf.record import Build, Entry, KernelFacts, Run, Toolchain
+
+
+def kernel(entry: str = "k", **facts: Any) -> KernelFacts:
+    plain: dict[str, Any] = {"entry": entry, "registers": 96, "register_cap": 128}
+    return KernelFacts(**(plain | facts))
+
+
+def build(*kernels: KernelFacts, key: str = "key", code: str = "code", **facts: Any) -> Build:
+    plain: dict[str, Any] = {
+        "schema": 1,
+        "key": key,
+        "version": "t1",
+        "target": "sm_103a",
+        "source": "kernels/t1.cu",
+        "toolchain": Toolchain(nvcc="13.0.88", build="", host="g++ 12.2.0"),
+        "kernels": list(kernels) or [kernel()],
+        "code": code,
+    }
+    return Build(**(plain | facts))
+
+
+def entry(version: str = "t1", build: str | None = "key", **facts: Any) -> Entry:
+    plain: dict[str, Any] = {
+        "version": version,
+        "target": "sm_103a",
+        "build": build,
+        "threads": 512,
+        "smem": 59392,
+        "ctas_per_sm": 1,
+        "limiter": "registers",
+        "launches": {"published": "launch"},
+    }
+    return Entry(**(plain | facts))
+
+
+def run(*entries: Entry, **facts: Any) -> Run:
+    plain: dict[str, Any] = {
+        "schema": 1,
+        "id": "20261130T024100Z000001",
+        "commit": "e0d042f0" * 5,
+        "when": "2026-11-30T02:41:00+00:00",
+        "faperf": "0.1.0",
+        "machine": "no-gpu",
+        "entries": list(entries),
+    }
+    return Run(**(plain | facts))
