@@ -68,6 +68,7 @@ class Builder:
         self._digests: dict[str, str | None] = {}
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[str]] = set()
+        self._stopped = False
 
     def build(self, version: Version, target: str) -> Artifact:
         """PTX and cubin of `version` for `target`, from the cache where nothing changed. Raises CompileError."""
@@ -85,9 +86,11 @@ class Builder:
         return None
 
     def stop(self) -> None:
-        """End every compiler that is running; their builds raise CompileError."""
-        for process in list(self._running):
-            _kill(process)
+        """End every compiler that is running, and start no more; their builds raise CompileError."""
+        with self._lock:
+            self._stopped = True
+            for process in self._running:
+                _kill(process)
 
     # ── keys ──
 
@@ -203,18 +206,21 @@ class Builder:
             "-o",
             str(scratch / "kernel.cubin"),
         ]
-        process = subprocess.Popen(
-            command,
-            cwd=self.root,
-            env=scrubbed_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,  # nvcc starts others; `stop` ends them together
-        )
-        self._running.add(process)
+        with self._lock:
+            if self._stopped:
+                raise CompileError("was stopped", where=where)
+            process = subprocess.Popen(
+                command,
+                cwd=self.root,
+                env=scrubbed_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # nvcc starts others; `stop` ends them together
+            )
+            self._running.add(process)
         try:
             output, _ = process.communicate(timeout=COMPILE_LIMIT_S)
         except subprocess.TimeoutExpired as error:
@@ -222,7 +228,8 @@ class Builder:
             process.communicate()
             raise CompileError(f"nvcc ran past {COMPILE_LIMIT_S} s and was stopped", where=where) from error
         finally:
-            self._running.discard(process)
+            with self._lock:
+                self._running.discard(process)
         if process.returncode != 0:
             self._refuse_strangers(output, where)
             raise CompileError(f"does not compile\n{output.strip()}", where=where)

@@ -1,8 +1,10 @@
 """The measuring protocol, over an abstract device that can launch a side and stamp a block of launches.
 
-Sides are interleaved in one process: candidate, parent, control, control, parent, candidate — a *quad* in which a linear
-drift cancels. An *instance* is a fresh load of every module and a fresh placement of one set of buffers that all sides
-share; where the buffers lie can fake a 1 % change that repeats, so the instance, not the block, is the unit of inference.
+Sides are interleaved in one process, each partner with the candidate in *quads* of four blocks, A B B A and B A A B in turn:
+a linear drift cancels, and each side is as often the neighbour of the other. (One row of three, A B C C B A, was tried: the
+side beside the power-hungry control came out 0.3 % slower than itself.) An *instance* is a fresh load of every module and a
+fresh placement of one set of buffers that all sides share; where the buffers lie can fake a 1 % change that repeats, so the
+instance, not the block, is the unit of inference.
 """
 
 from __future__ import annotations
@@ -57,24 +59,38 @@ class Measurement(msgspec.Struct, frozen=True):
     gpu_s: float
 
 
+Quad = tuple[list[Block], list[Block]]
+"""The two blocks of the candidate, and the two of a partner."""
+
+Instance = dict[str, list[Quad]]
+"""The quads of one instance, by partner."""
+
+
 def measure(device: Device, sides: Sequence[str], protocol: Protocol) -> Measurement:
     """Warm up, then run every instance of the protocol. `sides[0]` is the candidate; the others are its partners."""
+    candidate, *partners = sides
     device.renew()
     warm_s, seconds_a_launch = _warm_up(device, sides, protocol)
-    blocks = protocol.instances * protocol.quads * 2 * len(sides)
+    blocks = 4 * protocol.instances * protocol.quads * len(partners)
     launches = {side: max(1, round(protocol.budget_s / blocks / seconds_a_launch[side])) for side in sides}
-    instances: list[list[dict[str, tuple[Block, Block]]]] = []
-    for instance in range(protocol.instances):
-        if instance:
+    instances: list[Instance] = []
+    for number in range(protocol.instances):
+        if number:
             device.renew()
         for side in sides:
             device.block(side, 1)  # the first launch of a module pays for loading it
-        instances.append([_quad(device, sides, launches) for _ in range(protocol.quads)])
+        instance: Instance = {partner: [] for partner in partners}
+        for n in range(protocol.quads):
+            for partner in partners:
+                instance[partner].append(_quad(device, candidate, partner, launches, mirrored=(n + number) % 2 == 1))
+        instances.append(instance)
     return Measurement(
-        series=[_series(side, instances, launches[side], protocol) for side in sides],
-        ratios=[_ratio(sides[0], partner, instances, protocol) for partner in sides[1:]],
+        series=[_series(side, candidate, instances, launches[side], protocol) for side in sides],
+        ratios=[_ratio(partner, instances, protocol) for partner in partners],
         warm_s=warm_s,
-        gpu_s=sum(block.elapsed_s for quads in instances for quad in quads for pair in quad.values() for block in pair),
+        gpu_s=sum(
+            b.elapsed_s for i in instances for quads in i.values() for quad in quads for side in quad for b in side
+        ),
     )
 
 
@@ -102,37 +118,42 @@ def _warm_up(device: Device, sides: Sequence[str], protocol: Protocol) -> tuple[
     return spent, seconds
 
 
-def _quad(device: Device, sides: Sequence[str], launches: dict[str, int]) -> dict[str, tuple[Block, Block]]:
-    first = {side: device.block(side, launches[side]) for side in sides}
-    second = {side: device.block(side, launches[side]) for side in reversed(sides)}
-    return {side: (first[side], second[side]) for side in sides}
+def _quad(device: Device, candidate: str, partner: str, launches: dict[str, int], *, mirrored: bool) -> Quad:
+    order = (candidate, partner, partner, candidate)
+    blocks: dict[str, list[Block]] = {candidate: [], partner: []}
+    for side in (partner, candidate, candidate, partner) if mirrored else order:
+        blocks[side].append(device.block(side, launches[side]))
+    return blocks[candidate], blocks[partner]
 
 
-Instances = Sequence[Sequence[dict[str, tuple[Block, Block]]]]
-
-
-def _series(side: str, instances: Instances, launches: int, protocol: Protocol) -> Series:
-    blocks = [[block for quad in quads for block in quad[side]] for quads in instances]
-    clocks = [block.clock_mhz for instance in blocks for block in instance if block.clock_mhz]
+def _series(side: str, candidate: str, instances: Sequence[Instance], launches: int, protocol: Protocol) -> Series:
+    blocks = [_blocks_of(side, candidate, instance) for instance in instances]
+    clocks = [block.clock_mhz for own in blocks for block in own if block.clock_mhz]
     reasons = 0
-    for block in (block for instance in blocks for block in instance):
+    for block in (block for own in blocks for block in own):
         reasons |= block.reasons
     return Series(
         side=side,
-        ms=estimate([median(block.ms for block in instance) for instance in blocks], protocol.confidence),
+        ms=estimate([median(block.ms for block in own) for own in blocks], protocol.confidence),
         clock_mhz=fmean(clocks) if clocks else None,
-        launches=launches * sum(len(instance) for instance in blocks),
+        launches=launches * sum(len(own) for own in blocks),
         reasons=reasons,
     )
 
 
-def _ratio(side: str, partner: str, instances: Instances, protocol: Protocol) -> Ratio:
-    in_time = [hodges_lehmann([_log_ratio(quad, side, partner, _ms) for quad in quads]) for quads in instances]
-    clocked = all(block.clock_mhz for quads in instances for q in quads for s in (side, partner) for block in q[s])
+def _blocks_of(side: str, candidate: str, instance: Instance) -> list[Block]:
+    if side == candidate:
+        return [block for quads in instance.values() for own, _ in quads for block in own]
+    return [block for _, theirs in instance[side] for block in theirs]
+
+
+def _ratio(partner: str, instances: Sequence[Instance], protocol: Protocol) -> Ratio:
+    quads = [instance[partner] for instance in instances]
+    in_time = [hodges_lehmann([_log_ratio(quad, _ms) for quad in own]) for own in quads]
     cycles = None
-    if clocked:
-        values = [hodges_lehmann([_log_ratio(quad, side, partner, _cycles) for quad in quads]) for quads in instances]
-        cycles = estimate(values, protocol.confidence)
+    if all(block.clock_mhz for own in quads for quad in own for side in quad for block in side):
+        in_cycles = [hodges_lehmann([_log_ratio(quad, _cycles) for quad in own]) for own in quads]
+        cycles = estimate(in_cycles, protocol.confidence)
     return Ratio(partner, estimate(in_time, protocol.confidence), cycles, in_time)
 
 
@@ -144,6 +165,6 @@ def _cycles(block: Block) -> float:
     return block.ms * (block.clock_mhz or math.nan)
 
 
-def _log_ratio(quad: dict[str, tuple[Block, Block]], side: str, partner: str, of: Callable[[Block], float]) -> float:
-    a, b = quad[side], quad[partner]
-    return fmean(math.log(of(block)) for block in a) - fmean(math.log(of(block)) for block in b)
+def _log_ratio(quad: Quad, of: Callable[[Block], float]) -> float:
+    own, theirs = quad
+    return fmean(math.log(of(block)) for block in own) - fmean(math.log(of(block)) for block in theirs)
