@@ -16,7 +16,7 @@ from faperf.judge import (
     compare_static,
     judge_pair,
     over_budget,
-    through_control,
+    stored_change,
 )
 from faperf.manifest import Manifests, ladder_key
 from faperf.record import Build, Check, Entry, Interval, Reported, ReportedLadder, Run, Timing
@@ -145,7 +145,7 @@ def diff(
     """Version by version: NEW, GONE, BROKEN (built before, does not now), UNCHANGED (same code and launch), or changed.
 
     INCOMPARABLE where a side is not known: it did not build, its record is lost, or a partial run left it out. A changed
-    version's time is judged by stored figures, each relative to its control (`time_basis` "stored"); without them it is
+    version's time is judged by stored figures, through a common partner (`time_basis` "stored, through …"); without them it is
     UNMEASURED. Its `findings` say what the compiler made of it.
     """
     names = {(entry.version, entry.target) for run in (old, new) for entry in run.entries}
@@ -159,8 +159,9 @@ def diff(
             row = msgspec.structs.replace(row, verdict=Verdict.INCOMPARABLE)
         was, now = ((silicon or {}).get((version, target)) for silicon in (old_silicon, new_silicon))
         if row.verdict is Verdict.UNMEASURED and was and now and was.timing and now.timing:
-            verdict, change = through_control(was.timing, now.timing, thresholds)
-            row = msgspec.structs.replace(row, verdict=verdict, time_change=change, time_basis="stored")
+            verdict, change, partner = stored_change(was.timing, now.timing, thresholds)
+            basis = f"stored, through {partner}" if partner else "stored"
+            row = msgspec.structs.replace(row, verdict=verdict, time_change=change, time_basis=basis)
         rows.append(row)
     return rows
 

@@ -252,22 +252,28 @@ def judge_pair(timing: Timing, role: str, thresholds: Thresholds) -> Verdict:
     return judge_time(pair.time, pair.instances, thresholds)
 
 
-def through_control(old: Timing, new: Timing, thresholds: Thresholds) -> tuple[Verdict, Interval | None]:
-    """Two stored timings, each relative to the control that was interleaved with it: INCOMPARABLE across machine classes,
-    protocols, workloads or controls. The interval is the sum of both, so it is wide; `diff --rerun` is the better evidence.
+def stored_change(old: Timing, new: Timing, thresholds: Thresholds) -> tuple[Verdict, Interval | None, str]:
+    """Two stored timings compared through a partner that both were interleaved with: the control, or a parent that did not
+    change, whichever sees finer. Returns the verdict, the change in log time with its rank-sum interval, and the partner.
+
+    INCOMPARABLE across machine classes, protocols, workloads, or without a common partner. `diff --rerun` is the better
+    evidence: it interleaves the two themselves.
     """
-    before, after = old.pair("control"), new.pair("control")
-    alike = ("machine", "protocol", "shape")
-    if before is None or after is None or before.build != after.build or old.void or new.void:
-        return Verdict.INCOMPARABLE, None
-    if any(getattr(old, facet) != getattr(new, facet) for facet in alike):
-        return Verdict.INCOMPARABLE, None
-    change = Interval(
-        value=after.time.value - before.time.value,
-        low=after.time.low - before.time.high,
-        high=after.time.high - before.time.low,
-    )
-    return judge_time(change, [change.value], thresholds), change
+    from faperf.stats import shift  # imports numpy, which a ladder does not need
+
+    if old.void or new.void or any(getattr(old, f) != getattr(new, f) for f in ("machine", "protocol", "shape")):
+        return Verdict.INCOMPARABLE, None, ""
+    partners = {(pair.role, pair.build): pair for pair in old.pairs}
+    changes = []
+    for pair in new.pairs:
+        if before := partners.get((pair.role, pair.build)):
+            change = shift(before.instances, pair.instances)
+            changes.append((change.high - change.low, pair.version, change))
+    if not changes:
+        return Verdict.INCOMPARABLE, None, ""
+    _, partner, change = min(changes)
+    interval = Interval(value=change.value, low=change.low, high=change.high)
+    return judge_time(interval, [change.value], thresholds), interval, partner
 
 
 # ── reported ─────────────────────────────────────────────────────────────────────────────────────────────────────────

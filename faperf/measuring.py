@@ -175,15 +175,17 @@ def carry_figures(run: Run, before: Run | None) -> Run:
 
 
 def with_measured(run: Run, found: Sequence[record.Record], known: Mapping[Key, str]) -> Run:
-    """`run` with each entry's `measured` naming the run that has its figures."""
-    here = {(f.build, f.launch) for f in found if isinstance(f, Check | Timing)}
+    """`run` with each entry's `measured` naming the run that has its figures: this one where it timed the version or found it
+    wrong, else an earlier one. (A version that was only verified as somebody's partner keeps its earlier figures.)
+    """
+    timed = {(f.build, f.launch) for f in found if isinstance(f, Timing)}
+    wrong = {(f.build, f.launch) for f in found if isinstance(f, Check) and not f.ok}
     entries = []
     for entry in run.entries:
-        measured = {
-            w: id_ for (version, target, w), id_ in known.items() if (version, target) == (entry.version, entry.target)
-        }
-        measured |= {name: run.id for name, launch in entry.launches.items() if (entry.build, launch) in here}
-        entries.append(record.replace(entry, measured=measured))
+        place = (entry.version, entry.target)
+        measured = {workload: run_id for (*where, workload), run_id in known.items() if tuple(where) == place}
+        here = [name for name, launch in entry.launches.items() if (entry.build, launch) in timed | wrong]
+        entries.append(record.replace(entry, measured=measured | dict.fromkeys(here, run.id)))
     return record.replace(run, entries=entries)
 
 

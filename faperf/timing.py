@@ -80,8 +80,8 @@ def measure(device: Device, sides: Sequence[str], protocol: Protocol) -> Measure
         for side in sides:
             device.block(side, 1)  # the first launch of a module pays for loading it
         instance: Instance = {partner: [] for partner in partners}
-        for n in range(protocol.quads):
-            for partner in partners:
+        for partner in partners:  # one after another: a change of partner is a change of power
+            for n in range(protocol.quads):
                 instance[partner].append(_quad(device, candidate, partner, launches, mirrored=(n + number) % 2 == 1))
         instances.append(instance)
     return Measurement(

@@ -224,8 +224,10 @@ def diff_text(rows: Sequence[DiffRow], old: Run, new: Run, style: str, *, show_u
         parts.append(f"The toolchain differs too: {', '.join(toolchains[0])} → {', '.join(toolchains[1])}.")
     if any(row.verdict is Verdict.UNMEASURED for row in rows):
         parts.append("UNMEASURED: only static facts were compared.")
-    if any(row.time_basis == "stored" for row in rows):
-        parts.append("stored: each side relative to its control; --rerun interleaves both builds and sees finer.")
+    if any(row.time_basis.startswith("stored") for row in rows):
+        parts.append(
+            "stored: figures of two runs, each relative to a partner that both have; --rerun interleaves both and sees finer."
+        )
     return "\n\n".join(parts)
 
 
