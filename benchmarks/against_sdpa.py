@@ -1,5 +1,5 @@
-"""The repository's kernels against torch's scaled-dot-product attention (its flash backend, FA2), interleaved in one process on the
-same buffers by faperf's own protocol. Needs a GPU and torch: `python benchmarks/against_sdpa.py [VERSION…]`.
+"""The repository's kernels against torch's scaled-dot-product attention (its flash backend, FA2), interleaved in one process
+on the same buffers by faperf's own protocol. Needs a GPU and torch: `python benchmarks/against_sdpa.py [VERSION…]`.
 """
 
 from __future__ import annotations
