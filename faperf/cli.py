@@ -189,6 +189,8 @@ def ladder(directory: Path, target: str | None, commit: str | None, workload: st
     from faperf.errors import SelectionError
     from faperf.harness import builds_of, latest_run
     from faperf.history import History
+    from faperf.manifest import load_manifests
+    from faperf.measuring import check_workloads
 
     project = _project(directory)
     history, repository = History(project), open_repository(project)
@@ -200,6 +202,9 @@ def ladder(directory: Path, target: str | None, commit: str | None, workload: st
             raise SelectionError(f"no record of {commit}", remedy=f"faperf run --commits {commit}~1..{commit}")
     else:
         chosen = latest_run(history, repository)
+    if workload:
+        there = [name for entry in (chosen.entries if chosen else []) for name in entry.launches]
+        check_workloads([workload], [*load_manifests(project).workloads, *there])
     builds = builds_of(history, chosen) if chosen else {}
     _print_ladder(project, history, chosen, builds, (target,) if target else (), style, workload)
     _say_warnings(history)
@@ -244,6 +249,8 @@ def diff(
     from faperf.errors import SelectionError
     from faperf.harness import Wish, rerun_commits, run_of, run_tree, silicon_of
     from faperf.judge import Verdict, thresholds_from
+    from faperf.manifest import load_manifests
+    from faperf.measuring import check_workloads
     from faperf.report.terminal import diff_text
 
     project = _project(directory)
@@ -259,6 +266,9 @@ def diff(
         else:
             outcome = run_tree(workshop, Selection(), Wish(no_gpu=True))
             new, new_builds = outcome.run, outcome.builds
+    if workload:
+        there = [name for entry in [*old.entries, *new.entries] for name in entry.launches]
+        check_workloads([workload], [*load_manifests(project).workloads, *there])
     limits, history = thresholds_from(project.config.thresholds), workshop.history
     silicon = (silicon_of(history, old, workload), silicon_of(history, new, workload))
     rows = compare(old, new, {**old_builds, **new_builds}, limits, *silicon)
@@ -377,7 +387,7 @@ def show(directory: Path, version: str, style: str) -> None:
     from faperf.building import open_repository
     from faperf.comparison import ladder as build_ladder
     from faperf.errors import SelectionError
-    from faperf.harness import builds_of, latest_run
+    from faperf.harness import builds_of, latest_run, silicon_of
     from faperf.history import History
     from faperf.judge import thresholds_from
     from faperf.manifest import load_manifests
@@ -404,7 +414,8 @@ def show(directory: Path, version: str, style: str) -> None:
         if version in manifests.versions
     }
     pairs = [(entry, builds.get(entry.build or "")) for entry in found]
-    click.echo(show_text(manifests.versions.get(version), version, pairs, findings, reported, style))
+    silicon = silicon_of(history, newest) if newest else {}
+    click.echo(show_text(manifests.versions.get(version), version, pairs, findings, reported, silicon, style))
     _say_warnings(history)
 
 

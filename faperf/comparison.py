@@ -15,6 +15,7 @@ from faperf.judge import (
     compare_reported,
     compare_static,
     judge_pair,
+    less_accurate,
     over_budget,
     stored_change,
 )
@@ -55,6 +56,7 @@ class LadderRow(msgspec.Struct, frozen=True):
     reported_verdict: ReportedVerdict | None
     measured: Measured | None = None
     time_verdict: Verdict | None = None
+    less_accurate: list[str] = []
 
     @property
     def flagged(self) -> bool:
@@ -63,6 +65,7 @@ class LadderRow(msgspec.Struct, frozen=True):
         wrong = self.measured is not None and bool(self.measured.failures)
         published = reported is not None and (reported.regression or reported.less_accurate)
         noted = any(finding.severity is not Severity.GAIN for finding in self.findings)
+        noted = noted or bool(self.less_accurate)
         return noted or published or wrong or self.time_verdict in (Verdict.SLOWER, Verdict.INCOMPARABLE)
 
 
@@ -96,6 +99,7 @@ def ladder(
             findings += over_budget(version.budgets, build, entry)
         measured = (silicon or {}).get((name, target))
         timing = measured.timing if measured else None
+        parents = (silicon or {}).get((parent or "", target))
         rows.append(
             LadderRow(
                 version=name,
@@ -108,6 +112,9 @@ def ladder(
                 reported_verdict=compare_reported(row, published.get(row.parent or ""), thresholds) if row else None,
                 measured=measured,
                 time_verdict=judge_pair(timing, "parent", thresholds) if timing else None,
+                less_accurate=less_accurate(parents.checks, measured.checks, thresholds)
+                if parents and measured
+                else [],
             )
         )
     return rows

@@ -14,13 +14,14 @@ from faperf.device import NO_GPU_CLASS, Gpu, can_measure, find_gpu
 from faperf.errors import HistoryError, MeasuringError, SelectionError
 from faperf.history import History, new_run_id, now
 from faperf.job import Job
-from faperf.manifest import Manifests, Version, ladder_key, load_manifests
+from faperf.manifest import Manifests, Version, family_of, ladder_key, load_manifests
 from faperf.measuring import (
     Found,
     Results,
     against_baseline,
     carried_forward,
     carry_figures,
+    check_workloads,
     job_of,
     launch_once,
     perform,
@@ -65,6 +66,7 @@ def build_tree(workshop: Workshop, selection: Selection, wish: Wish) -> tuple[Ou
     project, history = workshop.project, workshop.history
     manifests = load_manifests(project)
     steps = selection.steps(manifests)
+    check_workloads(wish.workloads, [w.name for version, _ in steps for w in manifests.workloads_of(version)])
     commit = workshop.repository.head() if workshop.repository else wish.commit
     header = _header(workshop, commit, wish)
     history.begin(header)
@@ -93,7 +95,7 @@ def run_commit(workshop: Workshop, commit: str, selection: Selection) -> Outcome
 
 def bundle_tree(workshop: Workshop, selection: Selection, workloads: tuple[str, ...]) -> tuple[Outcome, Job]:
     """`faperf bundle`: the working tree built, and all that has to be measured of it as one job. Nothing is recorded yet."""
-    outcome, manifests, steps = build_tree(workshop, selection, Wish(no_gpu=True))
+    outcome, manifests, steps = build_tree(workshop, selection, Wish(no_gpu=True, workloads=workloads))
     workshop.history.abandon(outcome.run.id)
     operations = load_operations(workshop.project.config.operations)
     return outcome, job_of(operations, manifests, outcome, steps, workloads)
@@ -106,19 +108,30 @@ def run_bundle(job: Job, say: Callable[[str], None]) -> Results:
         raise MeasuringError(
             f"a bundle is measured on a GPU: {reason or 'cupy is not installed'}", remedy="faperf doctor"
         )
+    operation = BUILT_IN.get(job.operation)
+    if operation is None or operation.version != job.operation_version:
+        what = f"this faperf ({__version__}) has no operation {job.operation}, version {job.operation_version}"
+        raise MeasuringError(what, remedy=f"install faperf {job.faperf} here, as on the host that made the bundle")
     run = record.replace(job.run, machine=gpu.machine_class, unmeasured=None)
     job = record.replace(job, run=run, tasks=[t for t in job.tasks if gpu.runs(job.side(t.side).target)])
     if not job.tasks:
         raise MeasuringError(f"nothing in the bundle runs on the {gpu.name} (compute capability {gpu.capability})")
     found: list[Found] = []
-    perform(job, BUILT_IN[job.operation].distributions, found.append, say)
+    perform(job, operation.distributions, found.append, say)
     return Results(record.SCHEMA, with_measured(run, found, {}), found)
 
 
 def import_results(history: History, results: Results) -> Path:
-    """`faperf import`: file what a bundle's measuring gave, under the class of the machine that measured."""
-    run = carry_figures(results.run, history.newest_run(results.run.commit, dirty=bool(results.run.dirty)))
-    return history.publish(run, results.records)
+    """`faperf import`: file what a bundle's measuring gave, under the class of the machine that measured.
+
+    Where the commit was run again meanwhile it becomes the newest run, so that a ladder shows it.
+    """
+    run, newest = results.run, history.newest_run(results.run.commit, dirty=bool(results.run.dirty))
+    if newest is not None and newest.id > run.id:
+        run_id = new_run_id()
+        entries = [record.replace(e, measured=dict.fromkeys(e.measured, run_id)) for e in run.entries]
+        run = record.replace(run, id=run_id, entries=entries)
+    return history.publish(_completed(carry_figures(run, newest), newest), results.records)
 
 
 def exec_once(workshop: Workshop, version: Version, target: str | None, workload: str | None) -> None:
@@ -184,18 +197,22 @@ def builds_of(history: History, run: Run) -> dict[str, Build]:
 
 
 def silicon_of(history: History, run: Run, workload: str | None = None) -> dict[tuple[str, str], Measured]:
-    """The measured figures of a run's versions on a workload (by default each version's first), wherever they lie."""
+    """The measured figures of a run's versions on a workload (by default each version's first), wherever they lie.
+
+    A family's name stands for the first of its points that was measured.
+    """
     records: dict[str, list[record.Record]] = {}
     silicon = {}
     for entry in run.entries:
-        name = workload or next(iter(entry.launches), "")
+        points = [name for name in entry.launches if workload in (None, name, family_of(name))]
+        name = next((name for name in points if name in entry.measured or workload is None), "")
         run_id = entry.measured.get(name)
         if run_id is None:
             continue
         if run_id not in records:
             records[run_id] = history.records_of(run_id)
-        key = (entry.build, entry.launches.get(name))
-        own = [f for f in records[run_id] if isinstance(f, Check | Timing) and (f.build, f.launch) == key]
+        key = (entry.build, entry.launches.get(name), name)
+        own = [f for f in records[run_id] if isinstance(f, Check | Timing) and (f.build, f.launch, f.workload) == key]
         silicon[entry.version, entry.target] = Measured(
             workload=name,
             checks=[f for f in own if isinstance(f, Check)],
@@ -277,19 +294,24 @@ def _measure(
 
 
 def _record(workshop: Workshop, outcome: Outcome) -> None:
-    """Publish the run, unless the newest one of this commit already says as much.
-
-    A partial run of a clean commit is completed from that one: the same commit has the same versions.
-    """
-    history, run = workshop.history, outcome.run
-    before = history.newest_run(run.commit, dirty=bool(run.dirty))
-    if before is not None and run.partial and run.commit and not run.dirty:
-        missing = [entry for entry in before.entries if run.entry(entry.version, entry.target) is None]
-        entries = sorted([*run.entries, *missing], key=lambda entry: (ladder_key(entry.version), entry.target))
-        run = outcome.run = record.replace(run, entries=entries, partial=before.partial)
+    """Publish the run, unless the newest one of this commit already says as much."""
+    history = workshop.history
+    before = history.newest_run(outcome.run.commit, dirty=bool(outcome.run.dirty))
+    run = _completed(outcome.run, before)
+    if run is not outcome.run and before is not None:
         outcome.builds.update(builds_of(history, before))
+    outcome.run = run
     unchanged = before is not None and (before.entries, before.dirty) == (run.entries, run.dirty)
     if unchanged and not outcome.measured_anew:
         history.abandon(run.id)
         return
     outcome.recorded = history.finish(run)
+
+
+def _completed(run: Run, before: Run | None) -> Run:
+    """A partial run of a clean commit, with what it lacks from an earlier one: the same commit has the same versions."""
+    if before is None or not run.partial or not run.commit or run.dirty:
+        return run
+    missing = [entry for entry in before.entries if run.entry(entry.version, entry.target) is None]
+    entries = sorted([*run.entries, *missing], key=lambda entry: (ladder_key(entry.version), entry.target))
+    return record.replace(run, entries=entries, partial=before.partial)

@@ -184,6 +184,7 @@ class History:
         journal = self._pending / f"{header.id}.jsonl"
         if not journal.exists():
             write_atomically(journal, record.encode(header))
+        cut_off = not journal.read_bytes().endswith(b"\n")
         self._journal = journal.open("ab")
         try:
             fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -191,6 +192,8 @@ class History:
             self._journal.close()
             self._journal = None
             raise HistoryError(f"run {header.id} is under way in another process", remedy="wait for it") from error
+        if cut_off:  # by a kill or a full disk; what comes next begins on a line of its own
+            self._journal.write(b"\n")
 
     def append(self, found: record.Record) -> None:
         """Keep a record of the run under way: it is there for `run --resume` whatever happens next."""

@@ -16,7 +16,7 @@ import msgspec
 from faperf.chips import path_generation
 from faperf.errors import ConfigError
 from faperf.manifest import Budgets
-from faperf.record import Build, Entry, Interval, KernelFacts, Reported, Timing
+from faperf.record import Build, Check, Entry, Interval, KernelFacts, Reported, Timing
 
 
 class Verdict(enum.StrEnum):
@@ -69,7 +69,8 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `registers_up`: more registers a thread than this are worth a word. `uniformity_factor` and `_least`: R2UR or BSSY in
     the main loop grown by this factor and at least this many. `reported_same`: published times closer than this are SAME.
-    `time_detect` and `time_cut`: relative changes in time, used as `judge_time` says.
+    `time_detect` and `time_cut`: relative changes in time, used as `judge_time` says. `accuracy_factor`: a version is less
+    accurate when on some distribution its error exceeds its parent's so many times, and is above `accuracy_floor`.
     """
 
     registers_up: int = 16
@@ -78,6 +79,8 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reported_same: float = 0.01
     time_detect: float = 0.005
     time_cut: float = 0.003
+    accuracy_factor: float = 1.25
+    accuracy_floor: float = 2.0**-13
 
 
 def thresholds_from(table: Mapping[str, Any]) -> Thresholds:
@@ -261,7 +264,11 @@ def stored_change(old: Timing, new: Timing, thresholds: Thresholds) -> tuple[Ver
     """
     from faperf.stats import shift  # imports numpy, which a ladder does not need
 
-    if old.void or new.void or any(getattr(old, f) != getattr(new, f) for f in ("machine", "protocol", "shape")):
+    if (
+        old.void
+        or new.void
+        or any(getattr(old, f) != getattr(new, f) for f in ("machine", "protocol", "regime", "shape"))
+    ):
         return Verdict.INCOMPARABLE, None, ""
     partners = {(pair.role, pair.build): pair for pair in old.pairs}
     changes = []
@@ -271,9 +278,20 @@ def stored_change(old: Timing, new: Timing, thresholds: Thresholds) -> tuple[Ver
             changes.append((change.high - change.low, pair.version, change))
     if not changes:
         return Verdict.INCOMPARABLE, None, ""
-    _, partner, change = min(changes)
+    _, partner, change = min(changes, key=lambda found: found[0])
     interval = Interval(value=change.value, low=change.low, high=change.high)
     return judge_time(interval, [change.value], thresholds), interval, partner
+
+
+def less_accurate(old: Sequence[Check], new: Sequence[Check], thresholds: Thresholds) -> list[str]:
+    """The distributions on which the smallest error of `new` over its seeds exceeds the largest of `old` by the factor."""
+    worse = []
+    for distribution in dict.fromkeys(check.distribution for check in new):
+        before = [c.relative_l2 for c in old if c.distribution == distribution and c.relative_l2 is not None]
+        now = [c.relative_l2 for c in new if c.distribution == distribution and c.relative_l2 is not None]
+        if before and now and min(now) > max(thresholds.accuracy_factor * max(before), thresholds.accuracy_floor):
+            worse.append(f"{distribution}: relative L2 error {max(before):.2e} → {min(now):.2e}")
+    return worse
 
 
 # ── reported ─────────────────────────────────────────────────────────────────────────────────────────────────────────

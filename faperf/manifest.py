@@ -173,6 +173,11 @@ class Workload:
         return hashlib.sha256(f"{self.operation}:{numbers}".encode()).hexdigest()[:16]
 
 
+def family_of(workload: str) -> str:
+    """`lengths` for `lengths[S=512]`; a workload without an axis is its own family."""
+    return workload.partition("[")[0]
+
+
 @dataclass(frozen=True)
 class Manifests:
     """All that `manifests/` says: versions by id in ladder order, workloads by name, and the files that are broken."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +19,7 @@ from faperf.device import LaunchError
 from faperf.errors import HistoryError, MeasuringError, SelectionError
 from faperf.history import History, write_atomically
 from faperf.job import Job, JobWorkload, Side, Task
-from faperf.manifest import Manifests, Version, Workload
+from faperf.manifest import Manifests, Version, Workload, family_of
 from faperf.operations import Operation
 from faperf.record import PROTOCOL_VERSION, Build, Check, Protocol, Run, Timing
 from faperf.resolve import resolve
@@ -66,6 +67,14 @@ def make_job(
         tasks=list(tasks),
         run=run,
     )
+
+
+def check_workloads(wanted: Sequence[str], there: Iterable[str]) -> None:
+    """Raises SelectionError for one of `wanted` that is neither a workload that is `there` nor a family of them."""
+    known = list(dict.fromkeys(part for name in there for part in (family_of(name), name)))
+    for name in wanted:
+        if name not in known:
+            raise SelectionError(f"no workload '{name}'", remedy=f"there are: {', '.join(known) or 'none'}")
 
 
 def workloads_to_measure(version: Version, manifests: Manifests, wanted: Sequence[str]) -> list[Workload]:
@@ -120,11 +129,12 @@ def job_of(
 def against_baseline(old: Job, new: Job, machine_class: str) -> Job:
     """The tasks of `new`, each against the same version of `old` instead of its parent."""
     before = {(side.version, side.target): record.replace(side, name=f"{side.name} before") for side in old.sides}
+    same = {workload.name for workload in old.workloads if workload in new.workloads}  # not one that changed its shape
     tasks, sides = [], {side.name: side for side in new.sides}
     for task in new.tasks:
         side = new.side(task.side)
         baseline = before.get((side.version, side.target))
-        if baseline is not None and task.workload in baseline.launches:
+        if baseline is not None and task.workload in same and task.workload in baseline.launches:
             sides[baseline.name] = baseline
             tasks.append(Task(task.side, task.workload, {"baseline": baseline.name}))
     return record.replace(
@@ -138,12 +148,12 @@ def carried_forward(history: History, before: Run, job: Job) -> dict[Key, str]:
     timings = [(run_id, f) for run_id in sorted(run_ids) for f in history.records_of(run_id) if isinstance(f, Timing)]
     known: dict[Key, str] = {}
     for task in job.tasks:
-        side, parent = job.side(task.side), task.partners.get("parent")
-        launch = launch_of(side, job.workload(task.workload))
-        wanted = (side.build, launch, job.side(parent).build if parent else None, job.run.machine, PROTOCOL_VERSION)
+        side, workload, parent = job.side(task.side), job.workload(task.workload), task.partners.get("parent")
+        partner = job.side(parent).build if parent else None
+        wanted = (*_place(job, task), workload.shape, partner, job.run.machine, PROTOCOL_VERSION)
         for run_id, timing in timings:
             pair = timing.pair("parent")
-            has = (timing.build, timing.launch, pair.build if pair else None, timing.machine, timing.protocol)
+            has = (*_where(timing), timing.shape, pair.build if pair else None, timing.machine, timing.protocol)
             if has == wanted and not timing.void:
                 known[side.version, side.target, task.workload] = run_id
     return known
@@ -151,15 +161,25 @@ def carried_forward(history: History, before: Run, job: Job) -> dict[Key, str]:
 
 def tasks_left(job: Job, kept: Sequence[record.Record], known: Mapping[Key, str]) -> list[Task]:
     """The tasks of `job` that no earlier run has, and that were not finished before this one was cut off."""
-    finished = {(f.build, f.launch) for f in kept if isinstance(f, Timing) or (isinstance(f, Check) and not f.ok)}
+    finished = {_where(f) for f in kept if isinstance(f, Timing) or (isinstance(f, Check) and not f.ok)}
     left = []
     for task in job.tasks:
         side = job.side(task.side)
         if (side.version, side.target, task.workload) in known:
             continue
-        if (side.build, launch_of(side, job.workload(task.workload))) not in finished:
+        if _place(job, task) not in finished:
             left.append(task)
     return left
+
+
+def _place(job: Job, task: Task) -> tuple[str, str, str]:
+    """What a task measures: build, launch, workload. (A launch alone may stand for several: B and H enter as B · H.)"""
+    side = job.side(task.side)
+    return side.build, launch_of(side, job.workload(task.workload)), task.workload
+
+
+def _where(found: Found) -> tuple[str, str, str]:
+    return found.build, found.launch, found.workload
 
 
 def carry_figures(run: Run, before: Run | None) -> Run:
@@ -178,13 +198,13 @@ def with_measured(run: Run, found: Sequence[record.Record], known: Mapping[Key, 
     """`run` with each entry's `measured` naming the run that has its figures: this one where it timed the version or found it
     wrong, else an earlier one. (A version that was only verified as somebody's partner keeps its earlier figures.)
     """
-    timed = {(f.build, f.launch) for f in found if isinstance(f, Timing)}
-    wrong = {(f.build, f.launch) for f in found if isinstance(f, Check) and not f.ok}
+    timed = {_where(f) for f in found if isinstance(f, Timing)}
+    wrong = {_where(f) for f in found if isinstance(f, Check) and not f.ok}
     entries = []
     for entry in run.entries:
         place = (entry.version, entry.target)
         measured = {workload: run_id for (*where, workload), run_id in known.items() if tuple(where) == place}
-        here = [name for name, launch in entry.launches.items() if (entry.build, launch) in timed | wrong]
+        here = [name for name, launch in entry.launches.items() if (entry.build, launch, name) in timed | wrong]
         entries.append(record.replace(entry, measured=measured | dict.fromkeys(here, run.id)))
     return record.replace(run, entries=entries)
 
@@ -196,16 +216,11 @@ def perform(job: Job, distributions: Sequence[str], found: Callable[[Found], Non
     """
     worker = Worker(job)
     right: dict[tuple[str, str], bool] = {}
-    with the_card():
+    with the_card(say):
         try:
             ready = worker.start()
-        except FaultError as fault:
-            raise MeasuringError(
-                f"the worker does not start: {fault.kind}: {fault.detail}", remedy="faperf doctor"
-            ) from fault
-        if ready.others:
-            say(f"warning: {len(ready.others)} other process(es) compute on this card; timings will be void")
-        try:
+            if ready.others:
+                say(f"warning: {len(ready.others)} other process(es) compute on this card; timings will be void")
             for task in job.tasks:
                 for name in [task.side, *task.partners.values()]:
                     if (name, task.workload) not in right:
@@ -259,12 +274,22 @@ def launch_once(job: Job) -> None:
 
 
 @contextlib.contextmanager
-def the_card() -> Iterator[None]:
-    """One measuring job at a time on the card, among all faperfs of this machine. Waits for its turn."""
+def the_card(say: Callable[[str], None]) -> Iterator[None]:
+    """One measuring job at a time on the card, among all faperfs of this machine, whoever runs them. Waits for its turn."""
     path = Path(tempfile.gettempdir()) / "faperf-gpu0.lock"
-    with path.open("a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        lock = os.open(path, os.O_RDONLY)  # another user's file opens for reading only, and must not be created
+    except FileNotFoundError:
+        lock = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting: another faperf is measuring on this card")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
 
 
 class Results(msgspec.Struct, frozen=True):
@@ -298,12 +323,20 @@ def read_results(path: Path) -> Results:
 T = TypeVar("T", Job, Results)
 
 
+class _Schema(msgspec.Struct):
+    """What every schema of both files has."""
+
+    schema: int
+
+
 def _read(path: Path, kind: type[T], what: str) -> T:
     try:
-        content: T = msgspec.msgpack.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError) as error:
+        packed = path.read_bytes()
+        schema = msgspec.msgpack.decode(packed, type=_Schema).schema
+        if schema > record.SCHEMA:
+            what = f"schema {schema}; this faperf reads up to {record.SCHEMA}"
+            raise HistoryError(what, where=str(path), remedy="upgrade faperf")
+        content: T = msgspec.msgpack.decode(packed, type=kind)
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise HistoryError(f"not a {what}: {error}", where=str(path), remedy="make it again") from error
-    if content.schema > record.SCHEMA:
-        what = f"schema {content.schema}; this faperf reads up to {record.SCHEMA}"
-        raise HistoryError(what, where=str(path), remedy="upgrade faperf")
     return content

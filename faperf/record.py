@@ -216,7 +216,7 @@ PROTOCOL_VERSION = 1
 class Protocol(_Frozen, frozen=True, kw_only=True):
     """How to measure. `budget_s` is GPU time for one version with its partners, flushing included."""
 
-    instances: int = 8
+    instances: int = 10
     quads: int = 4
     budget_s: float = 2.0
     confidence: float = 0.99

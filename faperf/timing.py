@@ -1,7 +1,8 @@
 """The measuring protocol, over an abstract device that can launch a side and stamp a block of launches.
 
-Sides are interleaved in one process, each partner with the candidate in *quads* of four blocks, A B B A and B A A B in turn:
-a linear drift cancels, and each side is as often the neighbour of the other. (One row of three, A B C C B A, was tried: the
+Sides are interleaved in one process, each partner with the candidate in *quads* of four blocks, A B B A and B A A B, half of each
+in an order drawn anew for every instance: a linear drift cancels, each side is as often the neighbour of the other, and a clock
+that swings in step with the blocks cannot pass for a difference. (One row of three, A B C C B A, was tried: the
 side beside the power-hungry control came out 0.3 % slower than itself.) An *instance* is a fresh load of every module and a
 fresh placement of one set of buffers that all sides share; where the buffers lie can fake a 1 % change that repeats, so the
 instance, not the block, is the unit of inference.
@@ -10,6 +11,7 @@ instance, not the block, is the unit of inference.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from statistics import fmean, median
 from typing import Protocol as Interface
@@ -71,8 +73,10 @@ def measure(device: Device, sides: Sequence[str], protocol: Protocol) -> Measure
     candidate, *partners = sides
     device.renew()
     warm_s, seconds_a_launch = _warm_up(device, sides, protocol)
-    blocks = 4 * protocol.instances * protocol.quads * len(partners)
+    quads = _quads_within_budget(protocol, len(partners), max(seconds_a_launch.values()))
+    blocks = 4 * protocol.instances * quads * len(partners)
     launches = {side: max(1, round(protocol.budget_s / blocks / seconds_a_launch[side])) for side in sides}
+    order = random.Random(protocol.instances)
     instances: list[Instance] = []
     for number in range(protocol.instances):
         if number:
@@ -81,8 +85,8 @@ def measure(device: Device, sides: Sequence[str], protocol: Protocol) -> Measure
             device.block(side, 1)  # the first launch of a module pays for loading it
         instance: Instance = {partner: [] for partner in partners}
         for partner in partners:  # one after another: a change of partner is a change of power
-            for n in range(protocol.quads):
-                instance[partner].append(_quad(device, candidate, partner, launches, mirrored=(n + number) % 2 == 1))
+            for mirrored in _orientations(quads, first=number % 2 == 1, order=order):
+                instance[partner].append(_quad(device, candidate, partner, launches, mirrored=mirrored))
         instances.append(instance)
     return Measurement(
         series=[_series(side, candidate, instances, launches[side], protocol) for side in sides],
@@ -92,6 +96,19 @@ def measure(device: Device, sides: Sequence[str], protocol: Protocol) -> Measure
             b.elapsed_s for i in instances for quads in i.values() for quad in quads for side in quad for b in side
         ),
     )
+
+
+def _quads_within_budget(protocol: Protocol, partners: int, seconds: float) -> int:
+    """The protocol's quads, or fewer, but two, where a single launch a block is already too much for the budget."""
+    affordable = int(protocol.budget_s / (4 * protocol.instances * partners * seconds))
+    return min(protocol.quads, max(2, affordable // 2 * 2))
+
+
+def _orientations(quads: int, *, first: bool, order: random.Random) -> list[bool]:
+    """Which quads of an instance are mirrored: half of them, in a drawn order behind the first, which alternates."""
+    rest = [n % 2 == 1 for n in range(quads)]
+    rest.remove(first) if first in rest else rest.pop()
+    return [first, *order.sample(rest, len(rest))]
 
 
 def _warm_up(device: Device, sides: Sequence[str], protocol: Protocol) -> tuple[float, dict[str, float]]:

@@ -8,6 +8,7 @@ length, then msgpack. Never pickle.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import random
 import select
@@ -15,8 +16,11 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
+from typing import Protocol as Interface
 
 import msgspec
 
@@ -31,6 +35,7 @@ from faperf.device import (
     control_identity,
     reason_words,
 )
+from faperf.errors import MeasuringError
 from faperf.job import Job, JobWorkload, Side, Task
 from faperf.launch import launch_digest
 from faperf.operations import BUILT_IN, Operation
@@ -41,9 +46,14 @@ from faperf.verify import POISON, compare
 CONTROL = "control"
 SLACK_S = 120.0
 """How long the child may take for anything but a launch of the measured kernel: importing, references, warming up."""
+DYING_S = 5.0
+"""How long a child that has closed its pipe may take to end by itself."""
+TAIL_BYTES = 4096
 HANG = "hang"
 DIED = "worker died"
 CLOCK_GAP = 0.02
+MOST_BYTES = 2**28
+"""No frame is longer. Four letters of text, read as a length, are."""
 
 
 class Verify(msgspec.Struct, frozen=True, tag=True):
@@ -101,7 +111,17 @@ Answer = Ready | Launching | Landed | Checked | Timed | Faulted
 _Frame = msgspec.Struct
 
 
-def write_frame(stream: IO[bytes], message: _Frame) -> None:
+class Readable(Interface):
+    def read(self, count: int, /) -> bytes: ...
+
+
+class Writable(Interface):
+    def write(self, content: memoryview, /) -> int: ...
+
+    def flush(self) -> None: ...
+
+
+def write_frame(stream: Writable, message: _Frame) -> None:
     content = msgspec.msgpack.encode(message)
     frame = memoryview(struct.pack("<I", len(content)) + content)
     while frame:
@@ -109,13 +129,18 @@ def write_frame(stream: IO[bytes], message: _Frame) -> None:
     stream.flush()
 
 
-def read_frame(stream: IO[bytes]) -> bytes | None:
-    """The next frame, or None at the end of the stream."""
+def read_frame(stream: Readable) -> bytes | None:
+    """The next frame, or None at the end of the stream. Raises DecodeError where something else than a frame begins."""
     header = _read_exactly(stream, 4)
-    return _read_exactly(stream, *struct.unpack("<I", header)) if header is not None else None
+    if header is None:
+        return None
+    (length,) = struct.unpack("<I", header)
+    if length > MOST_BYTES:
+        raise msgspec.DecodeError(f"no frame begins with {header!r}")
+    return _read_exactly(stream, length)
 
 
-def _read_exactly(stream: IO[bytes], count: int) -> bytes | None:
+def _read_exactly(stream: Readable, count: int) -> bytes | None:
     content = bytearray()
     while len(content) < count:
         part = stream.read(count - len(content))
@@ -137,31 +162,66 @@ class FaultError(Exception):
         self.detail = detail
 
 
+class _Limited:
+    """The parent's end of an unbuffered pipe, for `limit_s` seconds in all. Raises TimeoutError."""
+
+    def __init__(self, pipe: IO[bytes] | None, limit_s: float) -> None:
+        assert pipe is not None
+        self._pipe, self._end = pipe, time.monotonic() + limit_s
+
+    def read(self, count: int) -> bytes:
+        self._wait(select.select([self._pipe], [], [], self._left())[0])
+        return self._pipe.read(count)
+
+    def write(self, content: memoryview) -> int:
+        self._wait(select.select([], [self._pipe], [], self._left())[1])
+        return self._pipe.write(content[: select.PIPE_BUF])  # so much never blocks where select found room
+
+    def flush(self) -> None:
+        """Nothing is buffered."""
+
+    def _left(self) -> float:
+        return max(0.0, self._end - time.monotonic())
+
+    def _wait(self, ready: list[Any]) -> None:
+        if not ready:
+            raise TimeoutError
+
+
+CHILD = (sys.executable, "-m", "faperf.worker")
+
+
 class Worker:
     """One job's worker. Starts a child when it is first asked, and a new one after each fault or hang."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, command: Sequence[str] = CHILD) -> None:
         self.job = job
+        self.command = command
         self.ready: Ready | None = None
         self.children = 0
         self._child: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
 
     def start(self) -> Ready:
-        """Make sure that a child is there. Raises FaultError when none comes up."""
+        """Make sure that a child is there. Raises MeasuringError when none comes up: that is no kernel's fault."""
         if self._child is None:
             self.children += 1
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (a pipe that nobody reads would fill up)
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "faperf.worker"],
+                self.command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=self._errors,
                 bufsize=0,  # `select` must see all that was not read yet
                 start_new_session=True,
             )
             self._send(self.job)
             answer = self._receive(SLACK_S)
             if not isinstance(answer, Ready):
-                raise self._fault(answer)
+                fault = self._fault(answer)
+                raise MeasuringError(
+                    f"the worker does not start: {fault.kind}: {fault.detail}", remedy="faperf doctor"
+                ) from fault
             self.ready = answer
         assert self.ready is not None
         return self.ready
@@ -179,12 +239,14 @@ class Worker:
         return answer.timing
 
     def stop(self) -> None:
-        """End the child."""
+        """End the child and all that it started."""
         if self._child is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._child.pid, signal.SIGKILL)
-            self._child.communicate()
+            with self._child as child, contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
             self._child = None
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
 
     def _ask(self, request: Verify | Time) -> Checked | Timed:
         self.start()
@@ -202,19 +264,19 @@ class Worker:
 
     def _send(self, message: Request) -> None:
         assert self._child is not None
-        assert self._child.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # the child's end shows when its answer is read
-            write_frame(self._child.stdin, message)
+        with contextlib.suppress(BrokenPipeError, TimeoutError):  # either shows when the answer is waited for
+            write_frame(_Limited(self._child.stdin, SLACK_S), message)
 
     def _receive(self, limit_s: float) -> Answer | str | None:
-        """The next answer; the word HANG when none came in time; None when the child ended."""
+        """The next answer; the word HANG when none came in time, or what is wrong with it; None when the child ended."""
         assert self._child is not None
-        assert self._child.stdout is not None
-        ready, _, _ = select.select([self._child.stdout], [], [], limit_s)
-        if not ready:
+        try:
+            content = read_frame(_Limited(self._child.stdout, limit_s))
+            return msgspec.msgpack.decode(content, type=Answer) if content is not None else None
+        except TimeoutError:
             return HANG
-        content = read_frame(self._child.stdout)
-        return msgspec.msgpack.decode(content, type=Answer) if content is not None else None
+        except msgspec.DecodeError as error:
+            return f"garbled answer: {error}"
 
     def _fault(self, answer: Answer | str | None) -> FaultError:
         """What went wrong, in one exception; a child that cannot go on is ended."""
@@ -222,16 +284,20 @@ class Worker:
             if answer.lost:
                 self.stop()
             return FaultError(answer.kind, answer.detail)
-        child = self._child
-        assert child is not None
         if answer == HANG:
             self.stop()
             return FaultError(HANG, "did not finish within its time limit and was killed")
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        _, errors = child.communicate()
-        self._child = None
-        last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+        if isinstance(answer, str):
+            self.stop()
+            return FaultError(DIED, answer)
+        child, errors = self._child, self._errors
+        assert child is not None
+        assert errors is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(DYING_S)  # its pipe closes a moment before it ends
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - TAIL_BYTES))
+        last = errors.read().decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+        self.stop()
         return FaultError(DIED, f"exit {child.returncode}: {last[0]}")
 
 
@@ -479,6 +545,7 @@ def _peak(capability: str) -> float | None:
 
 def main() -> None:
     """The child: read a job, then serve requests until the pipe ends or the context is lost."""
+    _end_with_parent()
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not land among the frames
     content = read_frame(requests)
@@ -498,6 +565,13 @@ def main() -> None:
             write_frame(answers, Faulted(fault.kind, fault.detail, fault.context_lost))
             if fault.context_lost:
                 os._exit(1)  # a destructor would only meet the lost context again
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end this process with its parent, however that ends: in a launch that hangs we would not notice."""
+    pr_set_pdeathsig = 1
+    with contextlib.suppress(OSError, AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from faperf.record import Build, Entry, KernelFacts, Run, Toolchain
+from faperf.job import Job, JobWorkload, Side, Task
+from faperf.launch import ResolvedLaunch
+from faperf.record import Build, Entry, KernelFacts, Protocol, Run, Toolchain
 
 
 def kernel(entry: str = "k", **facts: Any) -> KernelFacts:
@@ -51,3 +53,50 @@ def run(*entries: Entry, **facts: Any) -> Run:
         "entries": list(entries),
     }
     return Run(**(plain | facts))
+
+
+def side(version: str = "t1", **facts: Any) -> Side:
+    target = facts.get("target", "sm_90a")
+    plain: dict[str, Any] = {
+        "name": f"{version}@{target}",
+        "version": version,
+        "target": target,
+        "build": f"build-{version}",
+        "code": f"code-{version}",
+        "cubin": b"cubin",
+        "launches": {"tiny": [launch()]},
+        "layout": "BSHD",
+    }
+    return Side(**(plain | facts))
+
+
+def launch(**facts: Any) -> ResolvedLaunch:
+    plain: dict[str, Any] = {
+        "entry": "copy",
+        "grid": (2, 2, 1),
+        "block": (64, 1, 1),
+        "cluster": (1, 1, 1),
+        "smem": 0,
+        "args": [],
+    }
+    return ResolvedLaunch(**(plain | facts))
+
+
+def job(*sides: Side, tasks: list[Task] | None = None, **facts: Any) -> Job:
+    """A job over the workload tiny; a task for each side, against nobody, by default."""
+    chosen = list(sides) or [side()]
+    plain: dict[str, Any] = {
+        "schema": 1,
+        "faperf": "0.1.0",
+        "commit": None,
+        "dirty": [],
+        "operation": "attention_forward",
+        "operation_version": 1,
+        "seed": 7,
+        "protocol": Protocol(),
+        "sides": chosen,
+        "workloads": [JobWorkload("tiny", "digest", {"B": 1, "H": 2, "S": 128, "D": 64})],
+        "tasks": tasks if tasks is not None else [Task(one.name, "tiny", {}) for one in chosen],
+        "run": run(machine="a-class"),
+    }
+    return Job(**(plain | facts))

@@ -70,9 +70,9 @@ def test_run_compiles_prints_and_records(faperf: Cli, user: UserProject) -> None
     assert entry["ctas_per_sm"] == 32  # 64 threads: 64 warps / 2 a CTA = 32, and 32 CTAs is the chip's limit too
 
 
-def test_a_second_run_compiles_and_records_nothing(faperf: Cli, user: UserProject) -> None:
+def test_a_second_run_compiles_and_records_nothing(faperf: Cli, user: UserProject, toolchain: Toolchain) -> None:
     faperf("run")
-    answer = faperf("run", "--nvcc", shutil.which("nvcc") or "nvcc")
+    answer = faperf("run", "--nvcc", str(toolchain.nvcc))
     assert answer.exit_code == 0
     assert "built" not in answer.stderr
     assert "Nothing new to record" in answer.stderr

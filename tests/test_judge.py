@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -16,12 +17,15 @@ from faperf.judge import (
     Verdict,
     compare_reported,
     compare_static,
+    judge_pair,
+    judge_time,
     over_budget,
+    stored_change,
     thresholds_from,
 )
 from faperf.manifest import Budgets
 from faperf.project import Project
-from faperf.record import Build, Entry, KernelFacts, Reported, replace
+from faperf.record import Build, Entry, Interval, KernelFacts, Pair, Reported, Timing, replace
 from tests.conftest import REPOSITORY
 from tests.facts import build, entry, kernel
 
@@ -382,3 +386,212 @@ def test_faster_but_less_accurate() -> None:
     row = replace(reported("b", 120), accuracy="fp16 accumulator")
     answer = compare_reported(row, reported("a", 100), Thresholds())
     assert (answer.verdict, answer.less_accurate) == (Verdict.FASTER, True)
+
+
+# ── time ──
+
+
+def interval(value: float, low: float, high: float) -> Interval:
+    return Interval(value=value, low=low, high=high)
+
+
+AGREE = [0.001] * 8
+
+# (estimate, low, high, instances, verdict): `time_cut` is 0.3 %, half of it 0.15 %, `time_detect` 0.5 %.
+TIMES = [
+    # at least the cut, and the near end over half of it
+    (0.003, 0.0016, 0.9, AGREE, Verdict.SLOWER),
+    (0.00299, 0.0016, 0.9, AGREE, Verdict.INCONCLUSIVE),
+    (0.003, 0.0015, 0.9, AGREE, Verdict.INCONCLUSIVE),
+    (0.003, 0.00151, 0.9, AGREE, Verdict.SLOWER),
+    (0.25, 0.24, 0.26, AGREE, Verdict.SLOWER),
+    # all instances agree
+    (0.01, 0.009, 0.011, [*AGREE, 0.0], Verdict.INCONCLUSIVE),
+    (0.01, 0.009, 0.011, [*AGREE, -1e-6], Verdict.INCONCLUSIVE),
+    (0.01, 0.009, 0.011, [*AGREE, 1e-6], Verdict.SLOWER),
+    # inside of the cut, and the interval inside of what is to be detected, on both sides
+    (0.0, -0.0049, 0.0049, [-0.001, 0.001], Verdict.SAME),
+    (0.0, -0.0049, 0.005, [-0.001, 0.001], Verdict.INCONCLUSIVE),
+    (0.0029, 0.0028, 0.0049, AGREE, Verdict.SAME),
+    (0.0029, -0.0051, 0.0049, AGREE, Verdict.INCONCLUSIVE),
+    (0.003, 0.001, 0.0049, AGREE, Verdict.INCONCLUSIVE),  # at the cut it is no longer the same
+    (0.0, 0.0, 0.0, [0.0] * 8, Verdict.SAME),
+    # too few instances
+    (0.25, -math.inf, math.inf, [0.25] * 7, Verdict.INCONCLUSIVE),
+    (0.0, -math.inf, math.inf, [0.0] * 7, Verdict.INCONCLUSIVE),
+]
+MIRRORED = {Verdict.SLOWER: Verdict.FASTER}
+
+
+@pytest.mark.parametrize(("value", "low", "high", "instances", "verdict"), TIMES)
+def test_time(value: float, low: float, high: float, instances: list[float], verdict: Verdict) -> None:
+    assert judge_time(interval(value, low, high), instances, Thresholds()) is verdict
+    mirror = [-instance for instance in instances]
+    assert judge_time(interval(-value, -high, -low), mirror, Thresholds()) is MIRRORED.get(verdict, verdict)
+
+
+def test_time_by_thresholds_of_ones_own() -> None:
+    found, limits = interval(0.01, 0.009, 0.011), thresholds_from({"time_cut": 0.02, "time_detect": 0.03})
+    assert judge_time(found, AGREE, Thresholds()) is Verdict.SLOWER
+    assert judge_time(found, AGREE, limits) is Verdict.SAME
+    assert judge_time(interval(0.02, 0.011, 0.03), AGREE, limits) is Verdict.SLOWER
+
+
+def pair(role: str, instances: list[float], build: str = "", version: str = "") -> Pair:
+    """Its interval is from the least to the greatest instance, as that of eight is."""
+    middle = (min(instances) + max(instances)) / 2
+    return Pair(
+        role=role,
+        build=build or f"build of the {role}",
+        version=version or role,
+        time=interval(middle, min(instances), max(instances)),
+        instances=instances,
+    )
+
+
+def timing(*pairs: Pair, **facts: Any) -> Timing:
+    plain: dict[str, Any] = {
+        "schema": 1,
+        "build": "key",
+        "launch": "launch",
+        "workload": "published",
+        "shape": {"B": 1, "H": 64, "S": 1024, "D": 128},
+        "machine": "nvidia-h200-700w-140gib",
+        "gpu": "NVIDIA H200",
+        "card": "0123456789ab",
+        "driver": "580.0",
+        "regime": "burst",
+        "protocol": 1,
+        "ms": interval(0.2, 0.199, 0.201),
+        "tflops": 170.0,
+        "gib_s": 300.0,
+        "launches": 1000,
+        "pairs": list(pairs),
+    }
+    return Timing(**(plain | facts))
+
+
+def spread(centre: float, width: float = 0.0004, count: int = 8) -> list[float]:
+    """So many values, evenly from half of the width below the centre to half of it above."""
+    return [centre + width * (n / (count - 1) - 0.5) for n in range(count)]
+
+
+def test_each_role_has_a_verdict_of_its_own() -> None:
+    found = timing(pair("parent", spread(0.01)), pair("baseline", spread(0)), pair("control", spread(-1)))
+    roles = {role: judge_pair(found, role, Thresholds()) for role in ("parent", "baseline", "control", "other")}
+    assert roles == {
+        "parent": Verdict.SLOWER,
+        "baseline": Verdict.SAME,
+        "control": Verdict.FASTER,
+        "other": Verdict.UNMEASURED,
+    }
+
+
+def test_a_void_timing_says_nothing() -> None:
+    for change in (0.0, 0.01, -0.01):
+        found = timing(pair("parent", spread(change)), void=["hardware slowdown"])
+        assert judge_pair(found, "parent", Thresholds()) is Verdict.INCOMPARABLE
+        assert judge_pair(found, "baseline", Thresholds()) is Verdict.UNMEASURED
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [(0.01, Verdict.SLOWER), (-0.01, Verdict.FASTER), (0.0, Verdict.SAME), (0.0035, Verdict.SLOWER)],
+)
+def test_stored_figures_through_the_control(change: float, verdict: Verdict) -> None:
+    """Each commit's version stood to the same control; the control's own speed cancels."""
+    old, new = timing(pair("control", spread(-1.2))), timing(pair("control", spread(-1.2 + change)), build="other")
+    found, time, partner = stored_change(old, new, Thresholds())
+    assert found is verdict
+    assert time is not None
+    assert time.value == pytest.approx(change, abs=1e-12)
+    assert partner == "control"
+
+
+def test_stored_interval_by_hand() -> None:
+    """Eight equal values, and eight from 1 % to 1.07 %: each difference is there eight times, and 7 may be left out."""
+    old = timing(pair("control", [0.0] * 8))
+    new = timing(pair("control", [0.01 + n * 1e-4 for n in range(8)]))
+    time = stored_change(old, new, Thresholds())[1]
+    assert time is not None
+    assert [time.value, time.low, time.high] == pytest.approx([0.01035, 0.01, 0.0107])
+
+
+@pytest.mark.parametrize(("control", "parent", "partner"), [(0.004, 0.0004, "v12"), (0.0004, 0.004, "control")])
+def test_the_partner_that_sees_finer_is_believed(control: float, parent: float, partner: str) -> None:
+    def stored(change: float) -> Timing:
+        """The two partners tell different changes, so that it shows which was taken."""
+        return timing(
+            pair("control", spread(2 * change, control)), pair("parent", spread(change, parent), version="v12")
+        )
+
+    verdict, time, through = stored_change(stored(0), stored(0.01), Thresholds())
+    assert (verdict, through) == (Verdict.SLOWER, partner)
+    assert time is not None
+    assert time.value == pytest.approx(0.01 if partner == "v12" else 0.02)
+
+
+def test_a_parent_that_changed_is_no_partner() -> None:
+    old = timing(pair("control", spread(0, 0.004)), pair("parent", spread(0), "before"))
+    new = timing(pair("control", spread(0.01, 0.004)), pair("parent", spread(0), "after"))
+    verdict, _, partner = stored_change(old, new, Thresholds())
+    assert (verdict, partner) == (Verdict.SLOWER, "control")
+
+
+def test_two_partners_of_one_name_that_see_equally_fine() -> None:
+    """The parent and the baseline may be builds of one version; that neither sees anything is no reason to fall."""
+    old, new = (
+        timing(*(pair(role, spread(change, count=4), version="v12") for role, change in changes.items()))
+        for changes in ({"parent": 0.0, "baseline": 0.0}, {"parent": 0.02, "baseline": 0.01})
+    )
+    verdict, time, partner = stored_change(old, new, Thresholds())
+    assert (verdict, partner) == (Verdict.INCONCLUSIVE, "v12")
+    assert time is not None
+    assert math.isinf(time.high)
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(4, Verdict.INCONCLUSIVE), (5, Verdict.SLOWER)])
+def test_stored_figures_of_few_instances(count: int, verdict: Verdict) -> None:
+    """4 and 4 values lie wholly apart by chance in 2 of 70 cases, 5 and 5 in 2 of 252."""
+    old, new = (timing(pair("control", spread(change, count=count))) for change in (0, 0.01))
+    found, time, _ = stored_change(old, new, Thresholds())
+    assert found is verdict
+    assert time is not None
+    assert math.isinf(time.low) == (verdict is Verdict.INCONCLUSIVE)
+
+
+def test_stored_noise_is_inconclusive() -> None:
+    old, new = (timing(pair("control", spread(change, 0.02))) for change in (0, 0.004))
+    assert stored_change(old, new, Thresholds())[0] is Verdict.INCONCLUSIVE
+
+
+CONTROL = [0.0] * 8
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"machine": "nvidia-b200-1000w-180gib"},
+        {"protocol": 2},
+        {"shape": {"B": 1, "H": 64, "S": 2048, "D": 128}},
+        {"void": ["power brake"]},
+        {"pairs": []},
+        {"pairs": [pair("parent", CONTROL)]},
+        {"pairs": [pair("control", CONTROL, "another control")]},
+        {"pairs": [pair("baseline", CONTROL, "build of the control")]},  # in another role
+    ],
+    ids=lambda facts: next(iter(facts)),
+)
+def test_stored_figures_that_do_not_compare(facts: dict[str, Any]) -> None:
+    one, other = (timing(pair("control", CONTROL)) for _ in range(2))
+    assert stored_change(one, other, Thresholds())[0] is Verdict.SAME
+    other = replace(other, **facts)
+    for old, new in ((one, other), (other, one)):
+        assert stored_change(old, new, Thresholds()) == (Verdict.INCOMPARABLE, None, "")
+
+
+def test_what_may_differ_between_stored_figures() -> None:
+    """The workload's name, not its numbers; the card of the same class; its driver; the launch, which is the change."""
+    one = timing(pair("control", CONTROL))
+    other = replace(one, workload="as published", card="ba9876543210", driver="590.1", build="other", launch="other")
+    assert stored_change(one, other, Thresholds())[0] is Verdict.SAME

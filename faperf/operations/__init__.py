@@ -62,7 +62,7 @@ def load_operations(configured: Mapping[str, str]) -> dict[str, Operation]:
         module, _, attribute = location.partition(":")
         try:
             operations[name] = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
+        except Exception as error:  # importing runs the user's own code, which may raise anything
             raise ConfigError(
                 f"operation {name}: cannot load '{location}': {error}",
                 where="pyproject.toml, [tool.faperf] operations",

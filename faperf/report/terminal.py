@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from faperf.comparison import DiffRow, LadderRow
+from faperf.comparison import DiffRow, LadderRow, Measured, Silicon
 from faperf.judge import Finding, Severity, Verdict
 from faperf.manifest import Manifests, Version
 from faperf.record import Build, Entry, Interval, KernelFacts, Reported, ReportedLadder, Run
@@ -90,6 +90,8 @@ def _measured_cells(row: LadderRow) -> tuple[str | None, str | None]:
         return None, None
     pair = timing.pair("parent")
     against = f"{row.time_verdict}, time {_change(pair.time)}" if pair else None
+    if row.less_accurate:
+        against = f"{against}, LESS ACCURATE"
     return f"{timing.tflops:.1f}" + (" (carried)" if row.measured.carried else ""), against
 
 
@@ -141,6 +143,7 @@ def _flag_lines(row: LadderRow) -> list[str]:
             lines.append(
                 f"- {row.version}: {row.time_verdict} than {pair.version}, time {_change(pair.time)} (measured){why}"
             )
+    lines += [f"- {row.version}: LESS ACCURATE than {row.parent} on {text} (measured)" for text in row.less_accurate]
     judged, reported = row.reported_verdict, row.reported
     if judged and reported and (judged.regression or judged.less_accurate):
         change = (
@@ -270,12 +273,19 @@ def show_text(
     found: Sequence[tuple[Entry, Build | None]],
     findings: dict[str, list[Finding]],
     reported: tuple[ReportedLadder, Reported] | None,
+    silicon: Silicon,
     style: str,
 ) -> str:
-    """All that is known of one version: manifest, notes, static facts by target, published figures."""
+    """All that is known of one version: manifest, notes, static facts and measured figures by target, published figures."""
     if style == "json":
         targets = [
-            {"entry": entry, "build": build, "findings": findings.get(entry.target, [])} for entry, build in found
+            {
+                "entry": entry,
+                "build": build,
+                "findings": findings.get(entry.target, []),
+                "measured": silicon.get((entry.version, entry.target)),
+            }
+            for entry, build in found
         ]
         return as_json({"version": version, "targets": targets, "reported": reported[1] if reported else None})
     heading = "## " if style == "markdown" else ""
@@ -294,6 +304,8 @@ def show_text(
             continue
         for kernel in build.kernels:
             parts.append(table(("fact", "value"), _kernel_facts(kernel, entry), style, {"value": 90}))
+        if measured := silicon.get((entry.version, entry.target)):
+            parts += _measured_facts(measured, style)
         lines = [*build.messages, *(_finding(finding) for finding in findings.get(entry.target, []))]
         if lines:
             parts.append("\n".join(f"- {line}" for line in lines))
@@ -305,6 +317,43 @@ def show_text(
         parts.append(f"Reported on {file.gpu}, not measured here ({file.url})")
         parts.append(table(("reported", "value"), words, style, {"value": 90}))
     return "\n\n".join(parts)
+
+
+def _measured_facts(measured: Measured, style: str) -> list[str]:
+    """Accuracy by distribution, and the timing with its partners."""
+    accuracy = [
+        (c.distribution, _number(c.relative_l2), _number(c.max_abs), _number(c.bound), c.failure or "right")
+        for c in measured.checks
+    ]
+    carried = ", carried forward from an earlier run" if measured.carried else ""
+    title = f"measured on {measured.workload}{carried}"
+    parts = [
+        title,
+        table(("distribution", "relative L2", "max abs", "bound", "verdict"), accuracy, style, {"verdict": 60}),
+    ]
+    timing = measured.timing
+    if timing is None:
+        return parts
+    ms, share = timing.ms, timing.share_of_peak
+    facts: list[tuple[str, str | None]] = [
+        ("time", f"{ms.value:.4f} ms [{ms.low:.4f}, {ms.high:.4f}], {timing.launches} launches, {timing.regime}"),
+        ("throughput", f"{timing.tflops:.1f} TFLOPS, {timing.gib_s:.1f} GiB/s"),
+        ("share of peak", f"{share:.1%}" if share else None),
+        ("SM clock", f"{timing.clock_mhz:.0f} MHz" if timing.clock_mhz else None),
+        ("FLOPs per clock and SM", f"{timing.flops_per_clock_sm:.0f}" if timing.flops_per_clock_sm else None),
+        ("power", f"{timing.power_w:.0f} W at most" if timing.power_w else None),
+        ("clock events", ", ".join(timing.events)),
+        ("void", "; ".join(timing.void)),
+        ("GPU", f"{timing.gpu}, driver {timing.driver}, card {timing.card}"),
+    ]
+    for pair in timing.pairs:
+        cycles = f"; cycles {_change(pair.cycles)}" if pair.cycles else ""
+        facts.append((f"against {pair.role} {pair.version}", f"time {_change(pair.time)}{cycles}"))
+    return [*parts, table(("figure", "value"), [fact for fact in facts if fact[1]], style, {"value": 90})]
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.2e}"
 
 
 def _kernel_facts(kernel: KernelFacts, entry: Entry) -> list[tuple[str, object]]:
