@@ -99,6 +99,8 @@ def ladder(
             findings += over_budget(version.budgets, build, entry)
         measured = (silicon or {}).get((name, target))
         timing = measured.timing if measured else None
+        pair = timing.pair("parent") if timing else None
+        outdated = pair is not None and parent_build is not None and pair.build != parent_build.key
         parents = (silicon or {}).get((parent or "", target))
         rows.append(
             LadderRow(
@@ -111,13 +113,18 @@ def ladder(
                 reported=row,
                 reported_verdict=compare_reported(row, published.get(row.parent or ""), thresholds) if row else None,
                 measured=measured,
-                time_verdict=judge_pair(timing, "parent", thresholds) if timing else None,
+                time_verdict=_against_parent(timing, outdated, thresholds) if timing else None,
                 less_accurate=less_accurate(parents.checks, measured.checks, thresholds)
                 if parents and measured
                 else [],
             )
         )
     return rows
+
+
+def _against_parent(timing: Timing, outdated: bool, thresholds: Thresholds) -> Verdict:
+    """A carried timing against a parent that has changed since says nothing of the parent that is here."""
+    return Verdict.UNMEASURED if outdated else judge_pair(timing, "parent", thresholds)
 
 
 class DiffRow(msgspec.Struct, frozen=True):

@@ -89,10 +89,13 @@ def _measured_cells(row: LadderRow) -> tuple[str | None, str | None]:
     if timing is None:
         return None, None
     pair = timing.pair("parent")
-    against = f"{row.time_verdict}, time {_change(pair.time)}" if pair else None
-    if row.less_accurate:
-        against = f"{against}, LESS ACCURATE"
-    return f"{timing.tflops:.1f}" + (" (carried)" if row.measured.carried else ""), against
+    words = (
+        [f"{row.time_verdict}, time {_change(pair.time)}"]
+        if pair and row.time_verdict is not Verdict.UNMEASURED
+        else []
+    )
+    words += ["LESS ACCURATE"] if row.less_accurate else []
+    return f"{timing.tflops:.1f}" + (" (carried)" if row.measured.carried else ""), ", ".join(words) or None
 
 
 def _change(ratio: Interval) -> str:

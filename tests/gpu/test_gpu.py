@@ -169,7 +169,7 @@ def test_a_version_against_itself_is_the_same(tmp_path: Path) -> None:
     pair = next(pair for pair in rows["w2"]["measured"]["timing"]["pairs"] if pair["role"] == "parent")
     assert rows["w2"]["time_verdict"] == "SAME", pair
     assert abs(pair["time"]["value"]) < 0.002
-    assert len(pair["instances"]) == 8
+    assert len(pair["instances"]) == 10
 
 
 def test_every_distribution_at_every_length(tmp_path: Path) -> None:

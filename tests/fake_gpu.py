@@ -1,0 +1,151 @@
+"""A GPU host without a GPU: a child that talks like `python -m faperf.worker` but has canned answers, a card for
+`nvidia-smi` to name, and an importable `cupy`.
+
+The child is started as `python fake_gpu.py FOLDER`. `FOLDER/plan.json` maps a side's name, or its version's, to what
+happens to it: `ms` a launch, `wrong` (the words of a failed check), `fault` (a kind), `sleep_s` (a launch that takes so
+long), `until` (nothing is launched before that file is in FOLDER). `FOLDER/log` gets one line a request:
+"check t1@sm_90a normal tiny", "time t1@sm_90a parent=t0@sm_90a on tiny".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faperf.worker as worker
+from faperf import record
+from faperf.device import LaunchError
+from faperf.job import Job, Task
+from faperf.record import Check, Interval, Pair, Timing
+from tests.compiling import script
+
+NAME = "Fake H200"
+CLASS = "fake-h200-700w-140gib"
+CONTROL_MS = 1.0
+
+
+def install(folder: Path) -> dict[str, str]:
+    """Make a fake GPU host in `folder`. Returns the environment for a `faperf` that is to run on it."""
+    python = folder / "python"
+    (python / "cupy").mkdir(parents=True)
+    (python / "cupy/__init__.py").write_text("raise ImportError('the stand-in is not to be used')\n")
+    command = [sys.executable, str(Path(__file__)), str(folder)]
+    (python / "sitecustomize.py").write_text(
+        "import sys\n\n"
+        "if {'run', 'diff'} & set(sys.orig_argv):\n"
+        "    import functools\n\n"
+        "    import faperf.measuring\n\n"
+        f"    faperf.measuring.Worker = functools.partial(faperf.measuring.Worker, command={command!r})\n"
+    )
+    script(folder / "bin/nvidia-smi", f"echo '{NAME}, 9.0, 700.00, 143771'")
+    (folder / "tmp").mkdir()
+    root = str(Path(__file__).parents[1])
+    return {
+        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{python}:{root}",
+        "TMPDIR": str(folder / "tmp"),  # a card of its own, and so a lock of its own
+    }
+
+
+def plan(folder: Path, **sides: dict[str, Any]) -> None:
+    (folder / "plan.json").write_text(json.dumps(sides))
+
+
+def log(folder: Path) -> list[str]:
+    path = folder / "log"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def timed(folder: Path) -> list[str]:
+    """The names of the sides that were timed, in order."""
+    return [line.split()[1] for line in log(folder) if line.startswith("time ")]
+
+
+def timing(job: Job, task: Task, ms: Callable[[str], float]) -> Timing:
+    """A task's canned figures: `ms` of each side, and the control's."""
+    side, workload = job.side(task.side), job.workload(task.workload)
+    own = ms(task.side)
+
+    def pair(role: str, build: str, version: str, theirs: float) -> Pair:
+        ratio = math.log(own / theirs)
+        spread = [ratio + 1e-4 * (n - 3.5) for n in range(8)]
+        time = Interval(value=ratio, low=spread[0], high=spread[-1])
+        return Pair(role=role, build=build, version=version, time=time, instances=spread)
+
+    pairs = [pair(role, job.side(name).build, job.side(name).version, ms(name)) for role, name in task.partners.items()]
+    flops = 4 * workload.shape["B"] * workload.shape["H"] * workload.shape["S"] ** 2 * workload.shape["D"]
+    return Timing(
+        schema=record.SCHEMA,
+        build=side.build,
+        launch=worker.launch_of(side, workload),
+        workload=workload.name,
+        shape=workload.shape,
+        machine=job.run.machine,
+        gpu=NAME,
+        card="0123456789ab",
+        driver="580.0",
+        regime="burst",
+        protocol=record.PROTOCOL_VERSION,
+        ms=Interval(value=own, low=own * 0.999, high=own * 1.001),
+        tflops=flops / own / 1e9,
+        gib_s=1.0,
+        launches=100,
+        pairs=[*pairs, pair("control", "bcontrol", "control", CONTROL_MS)],
+    )
+
+
+class FakeBench:
+    """Stands in for `worker.Bench`."""
+
+    def __init__(self, folder: Path, job: Job, tell: Callable[[worker.Answer], None]) -> None:
+        self.folder, self.job, self.tell = folder, job, tell
+
+    def ready(self) -> worker.Ready:
+        return worker.Ready(NAME, "0123456789ab", "580.0", "9.0", [])
+
+    def limit_s(self) -> float:
+        return 60.0
+
+    def verify(self, request: worker.Verify) -> Check:
+        side, workload = self.job.side(request.side), self.job.workload(request.workload)
+        self._note(f"check {side.name} {request.distribution} {workload.name}")
+        fate = self._fate(side.name)
+        while "until" in fate and not (self.folder / fate["until"]).exists():
+            time.sleep(0.02)
+        self.tell(worker.Launching(side.timeout_s))
+        time.sleep(fate.get("sleep_s", 0))
+        if fault := fate.get("fault"):
+            raise LaunchError(fault, f"{side.version} meets {fault}")
+        self.tell(worker.Landed())
+        blank = worker.blank_check(self.job, side, workload, request.distribution)
+        return record.replace(blank, relative_l2=1e-4, max_abs=1e-3, bound=1e-3, failure=fate.get("wrong"))
+
+    def time(self, task: Task) -> Timing:
+        partners = " ".join(f"{role}={name}" for role, name in task.partners.items())
+        self._note(f"time {task.side} {partners} on {task.workload}")
+        return timing(self.job, task, lambda name: self._fate(name).get("ms", 1.0))
+
+    def _fate(self, name: str) -> dict[str, Any]:
+        path = self.folder / "plan.json"
+        fates = json.loads(path.read_text()) if path.exists() else {}
+        found: dict[str, Any] = fates.get(name) or fates.get(name.partition("@")[0]) or {}
+        return found
+
+    def _note(self, line: str) -> None:
+        with (self.folder / "log").open("a") as file:
+            file.write(f"{line}\n")
+
+
+def main(folder: Path) -> None:
+    vars(worker)["Bench"] = lambda job, tell: FakeBench(folder, job, tell)
+    worker.main()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
