@@ -1,28 +1,51 @@
-"""Writes the ladder that faperf prints into README.md, between its markers: `make readme`."""
+"""Writes the ladders that faperf prints into README.md, between their markers: `make readme`."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
-BEGIN, END = "<!-- ladder: begin -->\n", "<!-- ladder: end -->\n"
+MEASURED_COMMIT = "d3757950a7fa"
 
 
-def ladder(project: Path) -> str:
-    """What `faperf ladder` says of the repository's default target, less the lines that name this machine and commit."""
-    command = [sys.executable, "-m", "faperf", "-C", str(project)]
-    subprocess.run([*command, "run", "--no-gpu"], check=True, capture_output=True)
-    answer = subprocess.run([*command, "ladder", "--format", "markdown"], check=True, capture_output=True, text=True)
-    return answer.stdout.partition("\n\nStatic facts")[0] + "\n"
+def faperf(project: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "faperf", "-C", str(project), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def block(readme: str) -> str:
-    return readme.partition(BEGIN)[2].partition(END)[0]
+def static_ladder(project: Path) -> str:
+    """The ladder of the default target, compiled now, less the lines that name this machine and commit."""
+    faperf(project, "run", "--no-gpu")
+    return faperf(project, "ladder", "--format", "markdown").partition("\n\nStatic facts")[0] + "\n"
+
+
+def measured_ladder(project: Path) -> str:
+    """The ladder on an H200, from the records that are committed."""
+    text = faperf(project, "ladder", "--target", "sm_90a", "--commit", MEASURED_COMMIT, "--format", "markdown")
+    measured = re.search(r"^Measured on .*$", text, re.MULTILINE)
+    return text.partition("\n\nStatic facts")[0] + f"\n\n{measured[0] if measured else ''}\n"
+
+
+def markers(name: str) -> tuple[str, str]:
+    return f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+
+
+def block(readme: str, name: str) -> str:
+    begin, end = markers(name)
+    return readme.partition(begin)[2].partition(end)[0]
+
+
+def main() -> None:
+    path = REPOSITORY / "README.md"
+    text = path.read_text(encoding="utf-8")
+    for name, ladder in (("ladder", static_ladder), ("ladder-h200", measured_ladder)):
+        begin, end = markers(name)
+        text = text.replace(begin + block(text, name) + end, begin + ladder(REPOSITORY) + end)
+    path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    path = REPOSITORY / "README.md"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace(BEGIN + block(text) + END, BEGIN + ladder(REPOSITORY) + END), encoding="utf-8")
+    main()

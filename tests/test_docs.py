@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
+import subprocess
 from pathlib import Path
+from types import ModuleType
 
 import click
 import msgspec
@@ -118,16 +120,31 @@ def test_links_in_the_docs_lead_somewhere() -> None:
             assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
-@pytest.mark.compile
-def test_the_ladder_of_the_readme_is_what_the_tool_prints(toolchain: Toolchain, tmp_path: Path) -> None:
-    if toolchain.identity.nvcc != "13.0.88":
-        pytest.skip(f"README's ladder was printed with nvcc 13.0.88; this is {toolchain.identity.nvcc}")
-    for name in ("kernels", "manifests", "history", "pyproject.toml"):
-        copy = shutil.copytree if (REPOSITORY / name).is_dir() else shutil.copy
-        copy(REPOSITORY / name, tmp_path / name)
+@pytest.fixture
+def readme_ladder() -> ModuleType:
+    """docs/readme_ladder.py, as a module."""
     spec = importlib.util.spec_from_file_location("readme_ladder", REPOSITORY / "docs" / "readme_ladder.py")
     assert spec is not None
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    assert script.block(README) == script.ladder(tmp_path), "make readme"
+    return script
+
+
+@pytest.mark.compile
+def test_the_ladder_of_the_readme_is_what_the_tool_prints(
+    toolchain: Toolchain, tmp_path: Path, readme_ladder: ModuleType
+) -> None:
+    if toolchain.identity.nvcc != "13.0.88":
+        pytest.skip(f"README's ladder was printed with nvcc 13.0.88; this is {toolchain.identity.nvcc}")
+    for name in ("kernels", "manifests", "history", "pyproject.toml"):
+        copy = shutil.copytree if (REPOSITORY / name).is_dir() else shutil.copy
+        copy(REPOSITORY / name, tmp_path / name)
+    assert readme_ladder.block(README, "ladder") == readme_ladder.static_ladder(tmp_path), "make readme"
+
+
+def test_the_measured_ladder_of_the_readme_is_what_the_records_say(readme_ladder: ModuleType) -> None:
+    commit = ["git", "cat-file", "-e", f"{readme_ladder.MEASURED_COMMIT}^{{commit}}"]
+    if subprocess.run(commit, cwd=REPOSITORY, capture_output=True).returncode:
+        pytest.skip("the commit that was measured is not in this clone")
+    assert readme_ladder.block(README, "ladder-h200") == readme_ladder.measured_ladder(REPOSITORY), "make readme"
