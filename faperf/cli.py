@@ -637,6 +637,8 @@ def _print_ladder(
     default = project.config.default_target
     chosen_targets = list(targets) or [default if default in known or not known else known[0]]
     silicon = silicon_of(history, chosen, workload) if chosen else {}
+    partners = {pair.build for m in silicon.values() if m.timing for pair in m.timing.pairs} - set(builds)
+    builds = builds | {key: build for key in partners if (build := history.build(key))}
     if not targets and chosen and not any(t == chosen_targets[0] for _, t in silicon):
         chosen_targets += sorted({t for _, t in silicon})  # what was measured here is shown, whatever the default is
     texts = []

@@ -100,7 +100,7 @@ def ladder(
         measured = (silicon or {}).get((name, target))
         timing = measured.timing if measured else None
         pair = timing.pair("parent") if timing else None
-        outdated = pair is not None and parent_build is not None and pair.build != parent_build.key
+        outdated = pair is not None and parent_build is not None and not _same_code(pair.build, parent_build, builds)
         parents = (silicon or {}).get((parent or "", target))
         rows.append(
             LadderRow(
@@ -120,6 +120,11 @@ def ladder(
             )
         )
     return rows
+
+
+def _same_code(key: str, build: Build, builds: Builds) -> bool:
+    known = builds.get(key)
+    return key == build.key or (known is not None and known.code == build.code)
 
 
 def _against_parent(timing: Timing, outdated: bool, thresholds: Thresholds) -> Verdict:

@@ -56,7 +56,7 @@ def run_tree(workshop: Workshop, selection: Selection, wish: Wish) -> Outcome:
     gpu, _ = (None, None) if wish.no_gpu else find_gpu()
     if gpu is not None and outcome.run.unmeasured is None:
         _measure(workshop, manifests, outcome, steps, wish, gpu, before)
-    outcome.run = carry_figures(outcome.run, before)
+    outcome.run = carry_figures(outcome.run, before, workshop.history.same_code)
     _record(workshop, outcome)
     return outcome
 
@@ -88,7 +88,9 @@ def run_commit(workshop: Workshop, commit: str, selection: Selection) -> Outcome
         manifests = load_manifests(Project(tree))
         steps = [step for step in Selection().steps(manifests) if selection.includes(step)]
         outcome = build_steps(workshop, tree, manifests, steps, header)
-        outcome.run = carry_figures(outcome.run, workshop.history.newest_run(commit, dirty=False))
+        outcome.run = carry_figures(
+            outcome.run, workshop.history.newest_run(commit, dirty=False), workshop.history.same_code
+        )
     _record(workshop, outcome)
     return outcome
 
@@ -131,7 +133,7 @@ def import_results(history: History, results: Results) -> Path:
         run_id = new_run_id()
         entries = [record.replace(e, measured=dict.fromkeys(e.measured, run_id)) for e in run.entries]
         run = record.replace(run, id=run_id, entries=entries)
-    return history.publish(_completed(carry_figures(run, newest), newest), results.records)
+    return history.publish(_completed(carry_figures(run, newest, history.same_code), newest), results.records)
 
 
 def exec_once(workshop: Workshop, version: Version, target: str | None, workload: str | None) -> None:
@@ -192,8 +194,8 @@ def run_of(workshop: Workshop, commit: str) -> tuple[Run, dict[str, Build]]:
 
 def builds_of(history: History, run: Run) -> dict[str, Build]:
     """The build records that a run stands on; those that history lost are left out."""
-    found = {entry.build: history.build(entry.build) for entry in run.entries if entry.build}
-    return {key: build for key, build in found.items() if build is not None}
+    keys = {entry.build for entry in run.entries if entry.build}
+    return {key: build for key in keys if (build := history.build(key)) is not None}
 
 
 def silicon_of(history: History, run: Run, workload: str | None = None) -> dict[tuple[str, str], Measured]:
@@ -211,8 +213,14 @@ def silicon_of(history: History, run: Run, workload: str | None = None) -> dict[
             continue
         if run_id not in records:
             records[run_id] = history.records_of(run_id)
-        key = (entry.build, entry.launches.get(name), name)
-        own = [f for f in records[run_id] if isinstance(f, Check | Timing) and (f.build, f.launch, f.workload) == key]
+        key = (entry.launches.get(name), name)
+        own = [
+            f
+            for f in records[run_id]
+            if isinstance(f, Check | Timing)
+            and (f.launch, f.workload) == key
+            and history.same_code(f.build, entry.build)
+        ]
         silicon[entry.version, entry.target] = Measured(
             workload=name,
             checks=[f for f in own if isinstance(f, Check)],

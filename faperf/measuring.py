@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import operator
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -143,18 +144,22 @@ def against_baseline(old: Job, new: Job, machine_class: str) -> Job:
 
 
 def carried_forward(history: History, before: Run, job: Job) -> dict[Key, str]:
-    """Tasks whose figures an earlier run has: same build, launch, partner, machine class, protocol → that run's id."""
+    """Tasks whose figures an earlier run has: same code, launch, partner, machine class, protocol → that run's id."""
     run_ids = {run_id for entry in before.entries for run_id in entry.measured.values()}
     timings = [(run_id, f) for run_id in sorted(run_ids) for f in history.records_of(run_id) if isinstance(f, Timing)]
     known: dict[Key, str] = {}
     for task in job.tasks:
         side, workload, parent = job.side(task.side), job.workload(task.workload), task.partners.get("parent")
         partner = job.side(parent).build if parent else None
-        wanted = (*_place(job, task), workload.shape, partner, job.run.machine, PROTOCOL_VERSION)
+        _, launch, name = _place(job, task)
+        wanted = (launch, name, workload.shape, job.run.machine, PROTOCOL_VERSION)
         for run_id, timing in timings:
             pair = timing.pair("parent")
-            has = (*_where(timing), timing.shape, pair.build if pair else None, timing.machine, timing.protocol)
-            if has == wanted and not timing.void:
+            has = (timing.launch, timing.workload, timing.shape, timing.machine, timing.protocol)
+            same = history.same_code(timing.build, side.build) and history.same_code(
+                pair.build if pair else None, partner
+            )
+            if same and has == wanted and not timing.void:
                 known[side.version, side.target, task.workload] = run_id
     return known
 
@@ -182,12 +187,14 @@ def _where(found: Found) -> tuple[str, str, str]:
     return found.build, found.launch, found.workload
 
 
-def carry_figures(run: Run, before: Run | None) -> Run:
-    """`run`, whose entries keep naming the figures that `before` has of the same build and launch."""
+def carry_figures(
+    run: Run, before: Run | None, same_code: Callable[[str | None, str | None], bool] = operator.eq
+) -> Run:
+    """`run`, whose entries keep naming the figures that `before` has of the same code and launch."""
     entries = []
     for entry in run.entries:
         old = before.entry(entry.version, entry.target) if before else None
-        if old is not None and old.build == entry.build:
+        if old is not None and old.measured and same_code(old.build, entry.build):
             same = {w: run_id for w, run_id in old.measured.items() if old.launches.get(w) == entry.launches.get(w)}
             entry = record.replace(entry, measured=same | entry.measured)
         entries.append(entry)

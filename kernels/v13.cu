@@ -4,7 +4,8 @@
 //           global memory. full[i]: one arrival by cp.async.mbarrier.arrive.noinc of each producer thread; empty[i]:
 //           one by each consumer warp. Q gets a tile of its own.
 // Gain      reported, not measured here: +3.5 %, to 226.83 TFLOPS on B300 with 58 KB of shared memory, someone else's
-//           kernel of this design. On an H200, tried like v12: 310 (+3.7 %); a single producer ~2 % less, 3 stages no gain.
+//           kernel of this design. Measured on an H200 (history/): time -3.96 % [-4.20, -3.80] against v12, 316 TFLOPS, 1.03
+//           of FA2's speed. Tried: a single producer is ~2 % slower, a third stage no gain.
 // Tiles     as v12.
 // Warps     0-3 consumers, 16 query rows each; 4 loads K; 5 loads Q, then V. 168 registers, 2 CTAs an SM: a producer
 //           holds as many registers as a consumer (setmaxnreg wants sm_90 and whole warpgroups): 12 warps fill the SM.

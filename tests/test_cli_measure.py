@@ -171,6 +171,21 @@ def test_figures_of_an_earlier_commit_are_carried_and_marked(measured: Host) -> 
     assert ms(rows["t2"]) == 1.1
 
 
+def test_a_comment_changes_no_code_so_nothing_is_measured(measured: Host) -> None:
+    for name in ("t1", "t2"):
+        measured.user.edit(f"kernels/{name}.cu", "// ", "// another word: ")
+    measured.user.commit("comments")
+    answer = measured("run")
+    assert answer.exit_code == 0, answer.output
+    assert log(measured.folder) == []
+    rows = measured.ladder()
+    assert {name: (ms(row), row["measured"]["carried"]) for name, row in rows.items()} == {
+        "t1": (1.0, True),
+        "t2": (1.1, True),
+    }
+    assert rows["t2"]["time_verdict"] == "SLOWER"  # the parent's code is the same as well
+
+
 def test_again_measures_all_anew(measured: Host) -> None:
     measured.plan(t1={"ms": 2.0}, t2={"ms": 1.0})
     answer = measured("run", "--again")
