@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from faperf import record
 from faperf.build import Artifact, Builder
 from faperf.chips import chip_of, occupancy
 from faperf.errors import CompileError, FaperfError, ManifestError, SelectionError
+from faperf.figures import open_repository
 from faperf.history import History
 from faperf.launch import launch_digest
 from faperf.manifest import Manifests, Version, ladder_key
@@ -115,15 +115,6 @@ class Workshop:
         if self.repository is None:
             raise SelectionError("there is no git repository here, so there are no commits")
         return self.repository.export(commit, self.project.make_state() / "trees")
-
-
-def open_repository(project: Project) -> Repository | None:
-    """The project's repository, or None where there is no git at all."""
-    if shutil.which("git") is None:
-        return None
-    from faperf.gitinfo import Repository
-
-    return Repository.find(project.root)
 
 
 def build_steps(workshop: Workshop, root: Path, manifests: Manifests, steps: Sequence[Step], header: Run) -> Outcome:

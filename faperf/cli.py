@@ -185,9 +185,8 @@ def ladder(directory: Path, target: str | None, commit: str | None, workload: st
       faperf ladder
       faperf ladder --target sm_90a --format markdown
     """
-    from faperf.building import open_repository
     from faperf.errors import SelectionError
-    from faperf.harness import builds_of, latest_run
+    from faperf.figures import builds_of, informed, latest_run, open_repository
     from faperf.history import History
     from faperf.manifest import load_manifests
     from faperf.measuring import check_workloads
@@ -205,6 +204,7 @@ def ladder(directory: Path, target: str | None, commit: str | None, workload: st
     if workload:
         there = [name for entry in (chosen.entries if chosen else []) for name in entry.launches]
         check_workloads([workload], [*load_manifests(project).workloads, *there])
+    chosen = informed(history, repository, chosen) if chosen else None
     builds = builds_of(history, chosen) if chosen else {}
     _print_ladder(project, history, chosen, builds, (target,) if target else (), style, workload)
     _say_warnings(history)
@@ -247,7 +247,8 @@ def diff(
     from faperf.comparison import diff as compare
     from faperf.comparison import rerun
     from faperf.errors import SelectionError
-    from faperf.harness import Wish, rerun_commits, run_of, run_tree, silicon_of
+    from faperf.figures import silicon_of
+    from faperf.harness import Wish, rerun_commits, run_of, run_tree
     from faperf.judge import Verdict, thresholds_from
     from faperf.manifest import load_manifests
     from faperf.measuring import check_workloads
@@ -384,10 +385,9 @@ def show(directory: Path, version: str, style: str) -> None:
     Example:
       faperf show v13
     """
-    from faperf.building import open_repository
     from faperf.comparison import ladder as build_ladder
     from faperf.errors import SelectionError
-    from faperf.harness import builds_of, latest_run, silicon_of
+    from faperf.figures import builds_of, informed, latest_run, open_repository, silicon_of
     from faperf.history import History
     from faperf.judge import thresholds_from
     from faperf.manifest import load_manifests
@@ -400,7 +400,9 @@ def show(directory: Path, version: str, style: str) -> None:
         raise SelectionError(
             f"no version '{version}'", remedy="faperf list shows what there is; faperf check, what is broken"
         )
-    newest = latest_run(history, open_repository(project))
+    repository = open_repository(project)
+    newest = latest_run(history, repository)
+    newest = informed(history, repository, newest) if newest else None
     builds = builds_of(history, newest) if newest else {}
     found = [e for e in newest.entries if e.version == version] if newest else []
     limits = thresholds_from(project.config.thresholds)
@@ -626,7 +628,7 @@ def _print_ladder(
     workload: str | None = None,
 ) -> None:
     from faperf.comparison import ladder as build_ladder
-    from faperf.harness import silicon_of
+    from faperf.figures import silicon_of
     from faperf.judge import thresholds_from
     from faperf.manifest import load_manifests
     from faperf.report.terminal import ladder_text

@@ -7,9 +7,9 @@ import sys
 
 import msgspec
 
-from faperf.building import open_repository
 from faperf.device import can_measure, find_gpu
 from faperf.errors import FaperfError
+from faperf.figures import open_repository
 from faperf.history import History
 from faperf.project import Project
 from faperf.toolchain import find_toolchain

@@ -59,10 +59,10 @@ class Repository:
         listing = self._git("rev-list", "--first-parent", "--reverse", f"{start}..{end}")
         return listing.split()
 
-    def first_parents(self) -> Iterator[str]:
-        """HEAD and its first-parent ancestors, newest first; none before the first commit."""
+    def first_parents(self, commit: str = "HEAD") -> Iterator[str]:
+        """A commit and its first-parent ancestors, newest first; none before the first commit."""
         if self.head() is not None:
-            yield from self._git("rev-list", "--first-parent", "HEAD").split()
+            yield from self._git("rev-list", "--first-parent", commit).split()
 
     def dirty(self, paths: Iterable[str], *patterns: str) -> list[str]:
         """The files that differ from HEAD: changed, staged, deleted, never added, or ignored (so in no commit either).

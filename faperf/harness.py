@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from faperf import __version__, record
 from faperf.building import Outcome, Selection, Step, Workshop, build_steps
-from faperf.comparison import DiffRow, Measured
+from faperf.comparison import DiffRow
 from faperf.device import NO_GPU_CLASS, Gpu, can_measure, find_gpu
 from faperf.errors import HistoryError, MeasuringError, SelectionError
+from faperf.figures import builds_of, carry_figures, informed
 from faperf.history import History, new_run_id, now
 from faperf.job import Job
-from faperf.manifest import Manifests, Version, family_of, ladder_key, load_manifests
+from faperf.manifest import Manifests, Version, ladder_key, load_manifests
 from faperf.measuring import (
     Found,
     Results,
     against_baseline,
     carried_forward,
-    carry_figures,
     check_workloads,
     job_of,
     launch_once,
@@ -31,9 +30,6 @@ from faperf.measuring import (
 from faperf.operations import BUILT_IN, load_operations
 from faperf.project import Project
 from faperf.record import Build, Check, Run, Timing
-
-if TYPE_CHECKING:
-    from faperf.gitinfo import Repository
 
 MANIFEST_FILES = "manifests/*.yaml"
 
@@ -52,7 +48,7 @@ class Wish:
 def run_tree(workshop: Workshop, selection: Selection, wish: Wish) -> Outcome:
     """`faperf run`: the working tree, recorded for HEAD (or as dirty)."""
     outcome, manifests, steps = build_tree(workshop, selection, wish)
-    before = latest_run(workshop.history, workshop.repository)
+    before = informed(workshop.history, workshop.repository, outcome.run)
     gpu, _ = (None, None) if wish.no_gpu else find_gpu()
     if gpu is not None and outcome.run.unmeasured is None:
         _measure(workshop, manifests, outcome, steps, wish, gpu, before)
@@ -192,55 +188,6 @@ def run_of(workshop: Workshop, commit: str) -> tuple[Run, dict[str, Build]]:
     return outcome.run, outcome.builds
 
 
-def builds_of(history: History, run: Run) -> dict[str, Build]:
-    """The build records that a run stands on; those that history lost are left out."""
-    keys = {entry.build for entry in run.entries if entry.build}
-    return {key: build for key in keys if (build := history.build(key)) is not None}
-
-
-def silicon_of(history: History, run: Run, workload: str | None = None) -> dict[tuple[str, str], Measured]:
-    """The measured figures of a run's versions on a workload (by default each version's first), wherever they lie.
-
-    A family's name stands for the first of its points that was measured.
-    """
-    records: dict[str, list[record.Record]] = {}
-    silicon = {}
-    for entry in run.entries:
-        points = [name for name in entry.launches if workload in (None, name, family_of(name))]
-        name = next((name for name in points if name in entry.measured or workload is None), "")
-        run_id = entry.measured.get(name)
-        if run_id is None:
-            continue
-        if run_id not in records:
-            records[run_id] = history.records_of(run_id)
-        key = (entry.launches.get(name), name)
-        own = [
-            f
-            for f in records[run_id]
-            if isinstance(f, Check | Timing)
-            and (f.launch, f.workload) == key
-            and history.same_code(f.build, entry.build)
-        ]
-        silicon[entry.version, entry.target] = Measured(
-            workload=name,
-            checks=[f for f in own if isinstance(f, Check)],
-            timing=next((f for f in reversed(own) if isinstance(f, Timing)), None),
-            carried=run_id != run.id,
-        )
-    return silicon
-
-
-def latest_run(history: History, repository: Repository | None) -> Run | None:
-    """The newest run of HEAD, clean or dirty; of the nearest first-parent ancestor that has one where HEAD has none."""
-    if repository is None or repository.head() is None:
-        return history.newest_run(None)
-    recorded = {run_file.commit12 for run_file in history.run_files()}
-    for commit in repository.first_parents():
-        if commit[:12] in recorded and (run := history.newest_run(commit)) is not None:
-            return run
-    return None
-
-
 # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -274,7 +221,7 @@ def _measure(
     steps: Sequence[Step],
     wish: Wish,
     gpu: Gpu,
-    before: Run | None,
+    before: Run,
 ) -> None:
     """Verify and time what runs on `gpu`, and enter it into the run; what is known already is carried forward."""
     operations = load_operations(workshop.project.config.operations)
@@ -286,7 +233,7 @@ def _measure(
         outcome.run = record.replace(outcome.run, unmeasured=reason)
         return
     kept = workshop.history.kept(outcome.run.id)
-    known = carried_forward(workshop.history, before, job) if before and not wish.again else {}
+    known = {} if wish.again else carried_forward(workshop.history, before, job)
     todo = tasks_left(job, kept, known)
 
     def found(measured: Found) -> None:

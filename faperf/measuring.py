@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import operator
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -185,20 +184,6 @@ def _place(job: Job, task: Task) -> tuple[str, str, str]:
 
 def _where(found: Found) -> tuple[str, str, str]:
     return found.build, found.launch, found.workload
-
-
-def carry_figures(
-    run: Run, before: Run | None, same_code: Callable[[str | None, str | None], bool] = operator.eq
-) -> Run:
-    """`run`, whose entries keep naming the figures that `before` has of the same code and launch."""
-    entries = []
-    for entry in run.entries:
-        old = before.entry(entry.version, entry.target) if before else None
-        if old is not None and old.measured and same_code(old.build, entry.build):
-            same = {w: run_id for w, run_id in old.measured.items() if old.launches.get(w) == entry.launches.get(w)}
-            entry = record.replace(entry, measured=same | entry.measured)
-        entries.append(entry)
-    return record.replace(run, entries=entries)
 
 
 def with_measured(run: Run, found: Sequence[record.Record], known: Mapping[Key, str]) -> Run:

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 from typing import Protocol as Interface
 
 import msgspec
@@ -40,8 +40,10 @@ from faperf.job import Job, JobWorkload, Side, Task
 from faperf.launch import launch_digest
 from faperf.operations import BUILT_IN, Operation
 from faperf.record import Check, Interval, Pair, Timing
-from faperf.stats import Estimate
 from faperf.verify import POISON, compare
+
+if TYPE_CHECKING:
+    from faperf.stats import Estimate  # numpy is for those who measure
 
 CONTROL = "control"
 SLACK_S = 120.0

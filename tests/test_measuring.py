@@ -18,7 +18,8 @@ from faperf import measuring, record
 from faperf.build import Artifact
 from faperf.building import Outcome, Selection
 from faperf.errors import FaperfError, HistoryError, MeasuringError, SelectionError
-from faperf.harness import import_results, run_bundle, silicon_of
+from faperf.figures import carry_figures, silicon_of
+from faperf.harness import import_results, run_bundle
 from faperf.history import History
 from faperf.job import Job, JobWorkload, Task
 from faperf.manifest import Manifests, load_manifests
@@ -26,7 +27,6 @@ from faperf.measuring import (
     Results,
     against_baseline,
     carried_forward,
-    carry_figures,
     check_workloads,
     job_of,
     perform,

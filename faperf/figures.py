@@ -1,0 +1,121 @@
+"""What history tells of a project's versions: the latest run, its builds, and the measured figures, wherever they lie.
+
+Reads records alone, so that a ladder need not load what compiles and measures.
+"""
+
+from __future__ import annotations
+
+import operator
+import shutil
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from faperf import record
+from faperf.comparison import Measured
+from faperf.device import NO_GPU_CLASS
+from faperf.history import NO_GIT, History, RunFile
+from faperf.manifest import family_of
+from faperf.project import Project
+from faperf.record import Build, Check, Run, Timing
+
+if TYPE_CHECKING:
+    from faperf.gitinfo import Repository
+
+EARLIER_RUNS = 100
+"""How many run files are looked through for figures to carry forward."""
+
+
+def open_repository(project: Project) -> Repository | None:
+    """The project's repository, or None where there is no git at all."""
+    if shutil.which("git") is None:
+        return None
+    from faperf.gitinfo import Repository
+
+    return Repository.find(project.root)
+
+
+def latest_run(history: History, repository: Repository | None) -> Run | None:
+    """The newest run of HEAD, clean or dirty; of the nearest first-parent ancestor that has one where HEAD has none."""
+    if repository is None or repository.head() is None:
+        return history.newest_run(None)
+    recorded = {run_file.commit12 for run_file in history.run_files()}
+    for commit in repository.first_parents():
+        if commit[:12] in recorded and (run := history.newest_run(commit)) is not None:
+            return run
+    return None
+
+
+def builds_of(history: History, run: Run) -> dict[str, Build]:
+    """The build records that a run stands on; those that history lost are left out."""
+    keys = {entry.build for entry in run.entries if entry.build}
+    return {key: build for key in keys if (build := history.build(key)) is not None}
+
+
+def silicon_of(history: History, run: Run, workload: str | None = None) -> dict[tuple[str, str], Measured]:
+    """The measured figures of a run's versions on a workload (by default each version's first), wherever they lie.
+
+    A family's name stands for the first of its points that was measured.
+    """
+    records: dict[str, list[record.Record]] = {}
+    silicon = {}
+    for entry in run.entries:
+        points = [name for name in entry.launches if workload in (None, name, family_of(name))]
+        name = next((name for name in points if name in entry.measured or workload is None), "")
+        run_id = entry.measured.get(name)
+        if run_id is None:
+            continue
+        if run_id not in records:
+            records[run_id] = history.records_of(run_id)
+        key = (entry.launches.get(name), name)
+        own = [
+            f
+            for f in records[run_id]
+            if isinstance(f, Check | Timing)
+            and (f.launch, f.workload) == key
+            and history.same_code(f.build, entry.build)
+        ]
+        silicon[entry.version, entry.target] = Measured(
+            workload=name,
+            checks=[f for f in own if isinstance(f, Check)],
+            timing=next((f for f in reversed(own) if isinstance(f, Timing)), None),
+            carried=run_id != run.id,
+        )
+    return silicon
+
+
+def informed(history: History, repository: Repository | None, run: Run) -> Run:
+    """`run`, whose entries name the figures that earlier runs have of the same code and launch: those of its commit and its
+    first-parent ancestors, newest first. Records that were pulled or imported later are found as well.
+    """
+    for number, earlier in enumerate(_earlier_runs(history, repository, run.commit)):
+        if number >= EARLIER_RUNS or all(entry.measured for entry in run.entries if entry.build):
+            break
+        run = carry_figures(run, earlier, history.same_code)
+    return run
+
+
+def carry_figures(
+    run: Run, before: Run | None, same_code: Callable[[str | None, str | None], bool] = operator.eq
+) -> Run:
+    """`run`, whose entries keep naming the figures that `before` has of the same code and launch."""
+    entries = []
+    for entry in run.entries:
+        old = before.entry(entry.version, entry.target) if before else None
+        if old is not None and old.measured and same_code(old.build, entry.build):
+            same = {w: run_id for w, run_id in old.measured.items() if old.launches.get(w) == entry.launches.get(w)}
+            entry = record.replace(entry, measured=same | entry.measured)
+        entries.append(entry)
+    return record.replace(run, entries=entries)
+
+
+def _earlier_runs(history: History, repository: Repository | None, commit: str | None) -> Iterator[Run]:
+    by_commit: dict[str, list[RunFile]] = {}
+    for run_file in reversed(history.run_files()):
+        if run_file.path.parent.name == NO_GPU_CLASS:
+            continue  # measured nothing itself, so all that it names is found where it was measured
+        by_commit.setdefault(run_file.commit12, []).append(run_file)
+    ancestors = repository.first_parents(commit) if repository and commit else [NO_GIT]
+    for ancestor in ancestors:
+        for run_file in by_commit.get(ancestor[:12], []):
+            if (run := history.load_run(run_file)) is not None:
+                yield run
