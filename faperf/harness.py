@@ -232,6 +232,10 @@ def _measure(
         reason = f"nothing was built for the {gpu.name} here (compute capability {gpu.capability}; targets: {targets})"
         outcome.run = record.replace(outcome.run, unmeasured=reason)
         return
+    if job.operation not in BUILT_IN:
+        reason = f"operation {job.operation} is the project's own; this release measures built-in ones only"
+        outcome.run = record.replace(outcome.run, unmeasured=reason)
+        return
     kept = workshop.history.kept(outcome.run.id)
     known = {} if wish.again else carried_forward(workshop.history, before, job)
     todo = tasks_left(job, kept, known)

@@ -147,6 +147,22 @@ def test_ladder_and_show_tell_what_was_measured(measured: Host) -> None:
     assert "against parent t1" in text
 
 
+def test_a_projects_own_operation_is_built_and_said_not_to_be_measured(host: Host) -> None:
+    user = host.user
+    user.write(
+        "own_operation.py",
+        "from faperf.operations.attention_forward import AttentionForward\n\n\n"
+        'class Mine(AttentionForward):\n    name = "mine"\n\n\nMINE = Mine()\n',
+    )
+    user.write("pyproject.toml", '[tool.faperf]\noperations = {mine = "own_operation:MINE"}\n')
+    user.edit("manifests/workloads.yaml", "attention_forward", "mine")
+    for name in ("t1", "t2"):
+        user.edit(f"manifests/{name}.yaml", "name: attention_forward", "name: mine")
+    answer = host("run")
+    assert answer.exit_code == 0, answer.output
+    assert "operation mine is the project's own; this release measures built-in ones only" in answer.stdout
+
+
 def test_what_was_measured_is_not_measured_again(measured: Host) -> None:
     answer = measured("run")
     assert answer.exit_code == 0
