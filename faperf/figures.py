@@ -16,7 +16,7 @@ from faperf.device import NO_GPU_CLASS
 from faperf.history import NO_GIT, History, RunFile
 from faperf.manifest import family_of
 from faperf.project import Project
-from faperf.record import Build, Check, Run, Timing
+from faperf.record import Build, Check, Entry, Run, Timing
 
 if TYPE_CHECKING:
     from faperf.gitinfo import Repository
@@ -67,13 +67,9 @@ def silicon_of(history: History, run: Run, workload: str | None = None) -> dict[
         if run_id not in records:
             records[run_id] = history.records_of(run_id)
         key = (entry.launches.get(name), name)
-        own = [
-            f
-            for f in records[run_id]
-            if isinstance(f, Check | Timing)
-            and (f.launch, f.workload) == key
-            and history.same_code(f.build, entry.build)
-        ]
+        here = [f for f in records[run_id] if isinstance(f, Check | Timing) and (f.launch, f.workload) == key]
+        measured = _measured_build(history, entry, records[run_id], {f.build for f in here})
+        own = [f for f in here if f.build == measured]
         silicon[entry.version, entry.target] = Measured(
             workload=name,
             checks=[f for f in own if isinstance(f, Check)],
@@ -81,6 +77,15 @@ def silicon_of(history: History, run: Run, workload: str | None = None) -> dict[
             carried=run_id != run.id,
         )
     return silicon
+
+
+def _measured_build(history: History, entry: Entry, found: list[record.Record], builds: set[str]) -> str | None:
+    """Which of the builds that a run measured stands for `entry`: its own, or the one that its version had in that run, or
+    another of the same code (versions with equal code keep their figures apart).
+    """
+    then = [e.build for run in found if isinstance(run, Run) if (e := run.entry(entry.version, entry.target))]
+    candidates = [entry.build, *then, *sorted(builds)]
+    return next((b for b in candidates if b in builds and history.same_code(b, entry.build)), None)
 
 
 def informed(history: History, repository: Repository | None, run: Run) -> Run:

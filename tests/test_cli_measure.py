@@ -202,6 +202,17 @@ def test_a_comment_changes_no_code_so_nothing_is_measured(measured: Host) -> Non
     assert rows["t2"]["time_verdict"] == "SLOWER"  # the parent's code is the same as well
 
 
+def test_versions_of_equal_code_keep_their_figures_apart(host: Host) -> None:
+    host.user.version("t3", "t2")
+    host.user.version("t1")  # the same factor: the same code as t3
+    host.plan(t1={"ms": 1.0}, t2={"ms": 1.1}, t3={"ms": 1.0})
+    assert host("run").exit_code == 0
+    rows = host.ladder()
+    assert {name: len(row["measured"]["checks"]) for name, row in rows.items()} == {"t1": 5, "t2": 5, "t3": 5}
+    assert rows["t3"]["time_verdict"] == "FASTER"
+    assert rows["t1"]["time_verdict"] == "UNMEASURED"  # it has no parent
+
+
 def test_again_measures_all_anew(measured: Host) -> None:
     measured.plan(t1={"ms": 2.0}, t2={"ms": 1.0})
     answer = measured("run", "--again")
