@@ -201,30 +201,35 @@ def with_measured(run: Run, found: Sequence[record.Record], known: Mapping[Key, 
     return record.replace(run, entries=entries)
 
 
-def perform(job: Job, distributions: Sequence[str], found: Callable[[Found], None], say: Callable[[str], None]) -> None:
+def perform(
+    job: Job,
+    card: str,
+    distributions: Sequence[str],
+    found: Callable[[Found], None],
+    say: Callable[[str], None],
+    spawned: Worker | None = None,
+) -> None:
     """Every task of a job, one after another: verify on each distribution, then time what is right.
 
     Faults and hangs become failed checks; the next task goes on in a new worker. `found` gets each record as it comes.
+    `spawned` is a worker whose child may be up already.
     """
-    worker = Worker(job)
     right: dict[tuple[str, str], bool] = {}
-    with the_card(say):
-        try:
-            ready = worker.start()
-            if ready.others:
-                say(f"warning: {len(ready.others)} other process(es) compute on this card; timings will be void")
-            for task in job.tasks:
-                for name in [task.side, *task.partners.values()]:
-                    if (name, task.workload) not in right:
-                        checks = list(_verify(job, name, task.workload, worker, distributions, say))
-                        right[name, task.workload] = all(check.ok for check in checks)
-                        for check in checks:
-                            found(check)
-                if right[task.side, task.workload]:
-                    partners = {role: name for role, name in task.partners.items() if right[name, task.workload]}
-                    _time(job, record.replace(task, partners=partners), worker, found, say)
-        finally:
-            worker.stop()
+    with the_card(card, say), spawned or Worker() as worker:
+        worker.job = job
+        ready = worker.start()
+        if ready.others:
+            say(f"warning: {len(ready.others)} other process(es) compute on this card; timings will be void")
+        for task in job.tasks:
+            for name in [task.side, *task.partners.values()]:
+                if (name, task.workload) not in right:
+                    checks = list(_verify(job, name, task.workload, worker, distributions, say))
+                    right[name, task.workload] = all(check.ok for check in checks)
+                    for check in checks:
+                        found(check)
+            if right[task.side, task.workload]:
+                partners = {role: name for role, name in task.partners.items() if right[name, task.workload]}
+                _time(job, record.replace(task, partners=partners), worker, found, say)
 
 
 def _verify(
@@ -266,9 +271,9 @@ def launch_once(job: Job) -> None:
 
 
 @contextlib.contextmanager
-def the_card(say: Callable[[str], None]) -> Iterator[None]:
-    """One measuring job at a time on the card, among all faperfs of this machine, whoever runs them. Waits for its turn."""
-    path = Path(tempfile.gettempdir()) / "faperf-gpu0.lock"
+def the_card(card: str, say: Callable[[str], None]) -> Iterator[None]:
+    """One measuring job at a time on a card, among all faperfs of this machine, whoever runs them. Waits for its turn."""
+    path = Path(tempfile.gettempdir()) / f"faperf-{card}.lock"
     try:
         lock = os.open(path, os.O_RDONLY)  # another user's file opens for reading only, and must not be created
     except FileNotFoundError:

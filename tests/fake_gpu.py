@@ -27,6 +27,7 @@ from tests.compiling import script
 
 NAME = "Fake H200"
 CLASS = "fake-h200-700w-140gib"
+UUID = "01234567-89ab-cdef-0123-456789abcdef"
 CONTROL_MS = 1.0
 
 
@@ -39,11 +40,10 @@ def install(folder: Path) -> dict[str, str]:
     (python / "sitecustomize.py").write_text(
         "import sys\n\n"
         "if {'run', 'diff'} & set(sys.orig_argv):\n"
-        "    import functools\n\n"
-        "    import faperf.measuring\n\n"
-        f"    faperf.measuring.Worker = functools.partial(faperf.measuring.Worker, command={command!r})\n"
+        "    import faperf.worker\n\n"
+        f"    faperf.worker.Worker.__init__.__defaults__ = (None, {command!r})\n"
     )
-    script(folder / "bin/nvidia-smi", f"echo '{NAME}, 9.0, 700.00, 143771'")
+    script(folder / "bin/nvidia-smi", f"echo '{NAME}, 9.0, 700.00, 143771, GPU-{UUID}'")
     (folder / "tmp").mkdir()
     root = str(Path(__file__).parents[1])
     return {
@@ -108,9 +108,6 @@ class FakeBench:
 
     def ready(self) -> worker.Ready:
         return worker.Ready(NAME, "0123456789ab", "580.0", "9.0", [])
-
-    def limit_s(self) -> float:
-        return 60.0
 
     def verify(self, request: worker.Verify) -> Check:
         side, workload = self.job.side(request.side), self.job.workload(request.workload)

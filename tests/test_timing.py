@@ -322,6 +322,14 @@ def test_a_steady_clock_takes_two_windows() -> None:
     assert 2 * PROTOCOL.warm_window_s <= warm_s(two()) < 2 * WINDOWS
 
 
+def test_what_is_still_warm_takes_one_window_and_what_has_cooled_down_does_not() -> None:
+    def spent(steady_mhz: float) -> float:
+        return measure(two(), ["new", "old"], PROTOCOL, steady_mhz).warm_s
+
+    assert PROTOCOL.warm_window_s <= spent(MHZ * 1.005) < WINDOWS
+    assert 2 * PROTOCOL.warm_window_s <= spent(MHZ * 1.02) < 2 * WINDOWS
+
+
 @pytest.mark.parametrize("seconds", [0.4, 0.8])
 def test_warms_up_until_the_clock_is_steady(seconds: float) -> None:
     """The clock falls by over 1 % a window until then."""

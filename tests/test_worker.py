@@ -215,6 +215,16 @@ def test_a_hang_is_ended_at_the_launchs_own_limit_and_the_next_request_gets_a_ne
     assert one.children == 2
 
 
+def test_a_child_may_be_up_before_its_job_is_known(start: Start) -> None:
+    one = start("ask(); say(READY); ask(); say(Checked(CHECK)); ask()\n")
+    job, one.job = one.job, None
+    one.spawn()
+    one.job = job
+    one.start()
+    check(one)
+    assert one.children == 1
+
+
 def test_the_launchs_limit_ends_with_the_launch(start: Start) -> None:
     """What comes after it, a comparison with the reference, has SLACK_S again."""
     one = start("ask(); say(READY); ask(); say(Launching(0.3), Landed()); time.sleep(1); say(Checked(CHECK)); ask()\n")

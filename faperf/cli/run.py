@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,22 +81,24 @@ def run(
     if bundle:
         _run_bundle(bundle, out or bundle.with_name(bundle.name + ".results"))
         return
-    from faperf.building import Selection, Workshop
-    from faperf.harness import Wish, run_tree
-
     if commits and resume:
         raise click.UsageError("--resume goes on with a run of the working tree; with --commits use --skip-existing")
     if skip_existing and not commits:
         raise click.UsageError("--skip-existing goes with --commits")
-    project = open_project(directory)
-    selection = Selection(versions, targets)
-    with progress_shown() as progress:
+    from faperf.worker import Here
+
+    with nullcontext(Here()) if no_gpu or commits else Here.find() as here, progress_shown() as progress:
+        from faperf.building import Selection, Workshop  # while the worker's own libraries load
+        from faperf.harness import Wish, run_tree
+
+        project = open_project(directory)
+        selection = Selection(versions, targets)
         workshop = Workshop.open(project, nvcc=nvcc, jobs=jobs, progress=progress)
         if commits:
             outcomes = _run_commits(workshop, commits, selection, skip_existing)
         else:
-            wish = Wish(no_gpu=no_gpu, resume=resume, again=again, workloads=workloads, commit=commit)
-            outcomes = [run_tree(workshop, selection, wish)]
+            wish = Wish(resume=resume, again=again, workloads=workloads, commit=commit)
+            outcomes = [run_tree(workshop, selection, wish, here)]
     if not commits:
         (outcome,) = outcomes
         shown = workloads[0] if workloads else None

@@ -115,7 +115,7 @@ def diff(
         if new_commit:
             new, new_builds = run_of(workshop, new_commit)
         else:
-            outcome = run_tree(workshop, Selection(), Wish(no_gpu=True))
+            outcome = run_tree(workshop, Selection(), Wish())
             new, new_builds = outcome.run, outcome.builds
     if workload:
         there = [name for entry in [*old.entries, *new.entries] for name in entry.launches]
