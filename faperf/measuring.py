@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -60,7 +61,7 @@ def make_job(
         dirty=run.dirty,
         operation=operation.name,
         operation_version=operation.version,
-        seed=SEED,
+        seeds=[SEED],
         protocol=Protocol(),
         sides=list(sides),
         workloads=[JobWorkload(w.name, w.digest, w.shape) for w in workloads],
@@ -235,12 +236,12 @@ def perform(
 def _verify(
     job: Job, name: str, workload: str, worker: Worker, distributions: Sequence[str], say: Callable[[str], None]
 ) -> Iterator[Check]:
-    """A side's checks, one a distribution; after a fault the kernel is not asked again."""
-    for distribution in distributions:
+    """A side's checks, one a distribution and seed; after a fault the kernel is not asked again."""
+    for distribution, seed in itertools.product(distributions, job.seeds):
         try:
-            check = worker.verify(name, workload, distribution)
+            check = worker.verify(name, workload, distribution, seed)
         except FaultError as fault:
-            blank = blank_check(job, job.side(name), job.workload(workload), distribution)
+            blank = blank_check(job, job.side(name), job.workload(workload), distribution, seed)
             check = record.replace(blank, fault=fault.kind, failure=f"{fault.kind}: {fault.detail}")
         if not check.ok:
             say(f"{name} on {workload}: WRONG on {distribution}: {check.failure}")
@@ -253,7 +254,7 @@ def _time(job: Job, task: Task, worker: Worker, found: Callable[[Found], None], 
     try:
         timing = worker.time(task)
     except FaultError as fault:
-        blank = blank_check(job, job.side(task.side), job.workload(task.workload), "timing")
+        blank = blank_check(job, job.side(task.side), job.workload(task.workload), "timing", job.seeds[0])
         found(record.replace(blank, fault=fault.kind, failure=f"while timing: {fault.kind}: {fault.detail}"))
         say(f"{task.side} on {task.workload}: {fault.kind} while timing: {fault.detail}")
         return
@@ -265,7 +266,7 @@ def launch_once(job: Job) -> None:
     """The first task's kernel, once, on normal inputs, in this process. Raises MeasuringError."""
     side, workload = job.side(job.tasks[0].side), job.workload(job.tasks[0].workload)
     try:
-        Bench(job, lambda answer: None).launch(side, workload, "normal")
+        Bench(job, lambda answer: None).launch(side, workload, "normal", job.seeds[0])
     except LaunchError as fault:
         raise MeasuringError(f"{side.name} on {workload.name}: {fault.kind}: {fault.detail}") from fault
 

@@ -69,10 +69,12 @@ Instance = dict[str, list[Quad]]
 """The quads of one instance, by partner."""
 
 
-def measure(device: Device, sides: Sequence[str], protocol: Protocol, steady_mhz: float | None = None) -> Measurement:
+def measure(
+    device: Device, sides: Sequence[str], protocol: Protocol, draw: random.Random, steady_mhz: float | None = None
+) -> Measurement:
     """Warm up, then run every instance of the protocol. `sides[0]` is the candidate; the others are its partners.
 
-    `steady_mhz` is the clock of a measurement that ended just now on the same card: what is still as warm need not warm twice.
+    `draw` gives the order of the quads. `steady_mhz` is the clock of a measurement that ended just now on the same card: what is still as warm need not warm twice.
     """
     candidate, *partners = sides
     device.renew()
@@ -80,7 +82,6 @@ def measure(device: Device, sides: Sequence[str], protocol: Protocol, steady_mhz
     quads = _quads_within_budget(protocol, len(partners), max(seconds_a_launch.values()))
     blocks = 4 * protocol.instances * quads * len(partners)
     launches = {side: max(1, round(protocol.budget_s / blocks / seconds_a_launch[side])) for side in sides}
-    order = random.Random(protocol.instances)
     instances: list[Instance] = []
     for number in range(protocol.instances):
         if number:
@@ -89,7 +90,7 @@ def measure(device: Device, sides: Sequence[str], protocol: Protocol, steady_mhz
             device.block(side, 1)  # the first launch of a module pays for loading it
         instance: Instance = {partner: [] for partner in partners}
         for partner in partners:  # one after another: a change of partner is a change of power
-            for mirrored in _orientations(quads, first=number % 2 == 1, order=order):
+            for mirrored in _orientations(quads, first=number % 2 == 1, order=draw):
                 instance[partner].append(_quad(device, candidate, partner, launches, mirrored=mirrored))
         instances.append(instance)
     return Measurement(

@@ -68,11 +68,12 @@ MOST_BYTES = 2**28
 
 
 class Verify(msgspec.Struct, frozen=True, tag=True):
-    """Verify a side on a workload and one distribution; answered by Checked."""
+    """Verify a side on a workload and one distribution's inputs of a seed; answered by Checked."""
 
     side: str
     workload: str
     distribution: str
+    seed: int
 
 
 class Time(msgspec.Struct, frozen=True, tag=True):
@@ -257,9 +258,9 @@ class Worker:
             self.ready = answer
         return self.ready
 
-    def verify(self, side: str, workload: str, distribution: str) -> Check:
+    def verify(self, side: str, workload: str, distribution: str, seed: int) -> Check:
         """Raises FaultError."""
-        answer = self._ask(Verify(side, workload, distribution))
+        answer = self._ask(Verify(side, workload, distribution, seed))
         assert isinstance(answer, Checked)
         return answer.check
 
@@ -364,9 +365,10 @@ class Bench:
         self.tell = tell
         self.card = Card()
         self.operation: Operation = BUILT_IN[job.operation]
+        self.draw = random.Random()  # placements and orders are never the same twice
         self._last: tuple[float, float | None] = (-math.inf, None)
-        self._known_inputs: dict[tuple[str, str, str], dict[str, Any]] = {}
-        self._known_truth: dict[tuple[str, str, str], tuple[dict[str, Any], dict[str, Any]]] = {}
+        self._known_inputs: dict[tuple[str, str, str, int], dict[str, Any]] = {}
+        self._known_truth: dict[tuple[str, str, str, int], tuple[dict[str, Any], dict[str, Any]]] = {}
 
     def ready(self) -> Ready:
         card = self.card
@@ -374,9 +376,9 @@ class Bench:
 
     # ── verification ──
 
-    def launch(self, side: Side, workload: JobWorkload, distribution: str) -> Arena:
+    def launch(self, side: Side, workload: JobWorkload, distribution: str, seed: int) -> Arena:
         """Launch once into poisoned memory. Raises LaunchError."""
-        inputs = self._inputs(side.layout, workload, distribution)
+        inputs = self._inputs(side.layout, workload, distribution, seed)
         arena = Arena(self._sizes(side, workload))
         for name in self.operation.tensors:
             arena.poison(name, POISON)
@@ -391,8 +393,9 @@ class Bench:
     def verify(self, request: Verify) -> Check:
         """Launch and compare. Raises LaunchError."""
         side, workload = self.job.side(request.side), self.job.workload(request.workload)
-        reference, baseline = self._truth(side.layout, workload, request.distribution)
-        arena = self.launch(side, workload, request.distribution)
+        distribution, seed = request.distribution, request.seed
+        reference, baseline = self._truth(side.layout, workload, distribution, seed)
+        arena = self.launch(side, workload, distribution, seed)
         (output,) = self.operation.outputs
         accuracy = compare(
             self.card.xp,
@@ -405,7 +408,7 @@ class Bench:
             overwritten=sum(arena.overwritten(name, POISON) for name in self.operation.tensors),
         )
         return record.replace(
-            self.blank_check(side, workload, request.distribution),
+            blank_check(self.job, side, workload, distribution, seed),
             relative_l2=accuracy.relative_l2,
             max_abs=accuracy.max_abs,
             baseline_l2=accuracy.baseline_l2,
@@ -413,22 +416,20 @@ class Bench:
             failure=accuracy.failure,
         )
 
-    def blank_check(self, side: Side, workload: JobWorkload, distribution: str) -> Check:
-        return blank_check(self.job, side, workload, distribution)
-
-    def _inputs(self, layout: str, workload: JobWorkload, distribution: str) -> dict[str, Any]:
-        key = (layout, workload.digest, distribution)
+    def _inputs(self, layout: str, workload: JobWorkload, distribution: str, seed: int) -> dict[str, Any]:
+        key = (layout, workload.digest, distribution, seed)
         if key not in self._known_inputs:
-            seed = self.job.seed
             made = self.operation.inputs(self.card.xp, workload.shape, layout, distribution, seed)
             self._known_inputs[key] = made
         return self._known_inputs[key]
 
-    def _truth(self, layout: str, workload: JobWorkload, distribution: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _truth(
+        self, layout: str, workload: JobWorkload, distribution: str, seed: int
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """(float64 reference, plain fp16 result), worked out once."""
-        key = (layout, workload.digest, distribution)
+        key = (layout, workload.digest, distribution, seed)
         if key not in self._known_truth:
-            inputs = self._inputs(layout, workload, distribution)
+            inputs = self._inputs(layout, workload, distribution, seed)
             arguments = (self.card.xp, inputs, workload.shape, layout)
             self._known_truth[key] = (self.operation.reference(*arguments), self.operation.plain_fp16(*arguments))
         return self._known_truth[key]
@@ -454,7 +455,7 @@ class Bench:
         bench = _Interleaved(self, sides, workload)
         power: list[float] = []
         device = _Sampled(bench, self.card, power)
-        measured = measure(device, [*sides, CONTROL], self.job.protocol, self._steady_mhz())
+        measured = measure(device, [*sides, CONTROL], self.job.protocol, self.draw, self._steady_mhz())
         self._last = (time.monotonic(), measured.steady_mhz)
         own = measured.series[0]
         series = {series.side: series for series in measured.series}
@@ -523,7 +524,6 @@ class _Interleaved:
 
     def __init__(self, bench: Bench, sides: dict[str, Side], workload: JobWorkload) -> None:
         self._bench, self._sides, self._workload = bench, sides, workload
-        self._random = random.Random(bench.job.seed)
         self._seconds: dict[str, float] = {}
         self._bound: dict[str, Any] = {}
         self._kept: list[Any] = []
@@ -531,9 +531,9 @@ class _Interleaved:
     def renew(self) -> None:
         bench, workload = self._bench, self._workload
         first = next(iter(self._sides.values()))
-        inputs = bench._inputs(first.layout, workload, "normal")
+        inputs = bench._inputs(first.layout, workload, "normal", bench.job.seeds[0])
         self._bound, self._kept = {}, []
-        arena = Arena(bench._sizes(first, workload), spread=self._random)
+        arena = Arena(bench._sizes(first, workload), spread=bench.draw)
         for name, values in inputs.items():
             arena.tensors[name][...] = values
         for name, side in self._sides.items():
@@ -567,7 +567,7 @@ class _Sampled:
         return block
 
 
-def blank_check(job: Job, side: Side, workload: JobWorkload, distribution: str) -> Check:
+def blank_check(job: Job, side: Side, workload: JobWorkload, distribution: str, seed: int) -> Check:
     """A check without its outcome."""
     return Check(
         schema=record.SCHEMA,
@@ -579,7 +579,7 @@ def blank_check(job: Job, side: Side, workload: JobWorkload, distribution: str) 
         operation_version=job.operation_version,
         by="silicon",
         distribution=distribution,
-        seed=job.seed,
+        seed=seed,
     )
 
 

@@ -74,7 +74,7 @@ def timing(job: Job, task: Task, ms: Callable[[str], float]) -> Timing:
 
     def pair(role: str, build: str, version: str, theirs: float) -> Pair:
         ratio = math.log(own / theirs)
-        spread = [ratio + 1e-4 * (n - 3.5) for n in range(8)]
+        spread = [ratio + 1e-4 * (n - 4.5) for n in range(10)]
         time = Interval(value=ratio, low=spread[0], high=spread[-1])
         return Pair(role=role, build=build, version=version, time=time, instances=spread)
 
@@ -120,7 +120,7 @@ class FakeBench:
         if fault := fate.get("fault"):
             raise LaunchError(fault, f"{side.version} meets {fault}")
         self.tell(worker.Landed())
-        blank = worker.blank_check(self.job, side, workload, request.distribution)
+        blank = worker.blank_check(self.job, side, workload, request.distribution, request.seed)
         return record.replace(blank, relative_l2=1e-4, max_abs=1e-3, bound=1e-3, failure=fate.get("wrong"))
 
     def time(self, task: Task) -> Timing:

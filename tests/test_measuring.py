@@ -65,7 +65,9 @@ def timing(job: Job, task: Task, **changes: Any) -> Timing:
 
 
 def check(job: Job, task: Task, distribution: str = "normal", **changes: Any) -> Check:
-    return record.replace(blank_check(job, job.side(task.side), job.workload(task.workload), distribution), **changes)
+    return record.replace(
+        blank_check(job, job.side(task.side), job.workload(task.workload), distribution, 7), **changes
+    )
 
 
 # ── the job ──
@@ -552,9 +554,9 @@ class FakeWorker:
             raise error
         return Ready("a GPU", "card", "580.0", "9.0", self.others)
 
-    def verify(self, side: str, workload: str, distribution: str) -> Check:
+    def verify(self, side: str, workload: str, distribution: str, seed: int) -> Check:
         failure = self._ask("verify", side, distribution)
-        found = blank_check(self.job, self.job.side(side), self.job.workload(workload), distribution)
+        found = blank_check(self.job, self.job.side(side), self.job.workload(workload), distribution, seed)
         return record.replace(found, failure=failure)
 
     def time(self, task: Task) -> Timing:

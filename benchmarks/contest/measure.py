@@ -36,7 +36,7 @@ def measure(path: Path, *, seconds: float, rounds: int | None, only: Collection[
     workshop, target = Workshop.open(Project.find(Path(__file__).parent)), f"sm_{gpu.capability.replace('.', '')}a"
     version, against_itself, job = attention(workshop, target)
     bench = Bench(job, lambda _: None)
-    check = bench.verify(Verify(job.sides[0].name, job.workloads[0].name, "normal"))
+    check = bench.verify(Verify(job.sides[0].name, job.workloads[0].name, "normal", job.seeds[0]))
     if check.failure:
         raise SystemExit(f"{version.name} is wrong, so it is not timed: {check.failure}")
     work, pairs = known_work(workshop.toolchain.nvcc, target, bench.card.sms)

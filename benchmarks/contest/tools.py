@@ -97,7 +97,7 @@ class Faperf:
         self._weather.hold(state)
         begin = time.perf_counter()
         sides = {A: self._kernels[pair.a], B: self._kernels[pair.b]}
-        found = measure(_Interleaved(sides, self._card, self._random), [B, A, CONTROL], Protocol())
+        found = measure(_Interleaved(sides, self._card, self._random), [B, A, CONTROL], Protocol(), self._random)
         seconds = time.perf_counter() - begin
         ratio = found.ratios[0]
         interval = Interval(value=ratio.time.value, low=ratio.time.low, high=ratio.time.high)
