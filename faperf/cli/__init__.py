@@ -15,7 +15,7 @@ from faperf.errors import FaperfError
 COMMANDS = [
     *(run.run, run.bundle, run.import_, run.execute),
     *(views.ladder, views.diff, views.show, views.list_versions),
-    *(tend.check, tend.new, tend.doctor, tend.machine, tend.gc),
+    *(tend.check, tend.new, tend.doctor, tend.toolchain, tend.machine, tend.gc),
 ]
 
 

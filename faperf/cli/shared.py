@@ -37,7 +37,10 @@ def format_option(command: F) -> F:
 
 
 def nvcc_option(command: F) -> F:
-    return click.option("--nvcc", metavar="PATH", help="The nvcc to build with (or FAPERF_NVCC).")(command)
+    return click.option(
+        "--nvcc", metavar="PATH|RELEASE",
+        help="The nvcc to build with (or FAPERF_NVCC): its path, or a release of `faperf toolchain list`, as in 13.5.",
+    )(command)  # fmt: skip
 
 
 def jobs_option(command: F) -> F:

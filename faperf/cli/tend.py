@@ -1,4 +1,4 @@
-"""What tends a project: check, new, doctor, gc, machine."""
+"""What tends a project: check, new, doctor, toolchain, gc, machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from faperf.cli.shared import format_option, nvcc_option, open_project
+from faperf.cli.shared import complain, format_option, nvcc_option, open_project
 
 
 @click.command()
@@ -96,7 +96,7 @@ def doctor(directory: Path, nvcc: str | None, style: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @click.pass_obj
 def gc(directory: Path, days: float, everything: bool, dry_run: bool) -> None:
-    """Clean .faperf/: cached builds, files of other commits, unfinished runs. Records are kept.
+    """Clean .faperf/: cached builds, files of other commits, unfinished runs. Records and added compilers are kept.
 
     \b
     Example:
@@ -107,6 +107,81 @@ def gc(directory: Path, days: float, everything: bool, dry_run: bool) -> None:
     swept = sweep(open_project(directory), older_than_days=0 if everything else days, dry_run=dry_run)
     verb = "would remove" if dry_run else "removed"
     click.echo(f"{verb} {swept.count} things, {swept.size / 1e6:.1f} MB")
+
+
+@click.group()
+def toolchain() -> None:
+    """CUDA compilers beside the one at hand, from PyPI, in .faperf/: a kernel's registers and spills differ between them.
+
+    \b
+    Example:
+      faperf toolchain add 13.5
+      faperf run --nvcc 13.5
+    """
+
+
+@toolchain.command("add")
+@click.argument("release")
+@click.pass_obj
+def toolchain_add(directory: Path, release: str) -> None:
+    """Install the newest nvcc of RELEASE (13.5, or nvcc's own 13.5.37) with pip: some 140 MB, and 360 MB on disk.
+
+    No other command downloads anything.
+
+    \b
+    Example:
+      faperf toolchain add 13.5
+    """
+    from faperf.compilers import add
+
+    project = open_project(directory)
+    project.make_state()
+    added = add(project.toolchains, release)
+    click.echo(f"nvcc {added.nvcc}, {added.megabytes}: {project.relative(Path(added.path))}")
+    click.echo(f"Use it: faperf run --nvcc {release}")
+
+
+@toolchain.command("list")
+@format_option
+@click.pass_obj
+def toolchain_list(directory: Path, style: str) -> None:
+    """The compilers at hand: the one that is used without --nvcc, and those that were added.
+
+    \b
+    Example:
+      faperf toolchain list
+    """
+    from faperf.compilers import added, default
+    from faperf.errors import ToolchainError
+    from faperf.report.terminal import as_json, table
+
+    project = open_project(directory)
+    found = added(project.toolchains)
+    try:
+        found.insert(0, default(project.toolchains))
+    except ToolchainError as error:
+        complain(f"without --nvcc: {error}")
+    if style == "json":
+        click.echo(as_json(found))
+    else:
+        rows = [(c.nvcc, c.origin, project.relative(Path(c.path)), c.megabytes) for c in found]
+        click.echo(table(("nvcc", "from", "path", "size"), rows, style))
+
+
+@toolchain.command("remove")
+@click.argument("release")
+@click.pass_obj
+def toolchain_remove(directory: Path, release: str) -> None:
+    """Remove an added compiler. What it built stays in the cache, and the records stay.
+
+    \b
+    Example:
+      faperf toolchain remove 13.5
+    """
+    from faperf.compilers import remove
+
+    removed = remove(open_project(directory).toolchains, release)
+    click.echo(f"removed nvcc {removed.nvcc}, {removed.megabytes}")
 
 
 @click.group()
