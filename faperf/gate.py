@@ -35,6 +35,7 @@ from faperf.judge import (
     judge_pair,
     less_accurate,
     over_budget,
+    overridden,
     thresholds_from,
     worst,
 )
@@ -169,8 +170,10 @@ def _distrusted(new: Tree, old: Tree) -> Tree:
     def trusted(version: Version) -> Version:
         known = old.manifests.versions.get(version.id)
         if known is None:
-            return record.replace(version, accept=[])
-        return record.replace(version, budgets=known.budgets, tolerance=known.tolerance, accept=known.accept)
+            return record.replace(version, accept=[], rules={})
+        return record.replace(
+            version, budgets=known.budgets, tolerance=known.tolerance, rules=known.rules, accept=known.accept
+        )
 
     versions = {name: trusted(version) for name, version in new.manifests.versions.items()}
     manifests = dataclasses.replace(new.manifests, versions=versions)
@@ -296,6 +299,7 @@ class _Judge:
     def rows(self, row: DiffRow) -> list[GateRow]:
         """One row a workload that was timed; one for the version where none was."""
         place = (row.version, row.target)
+        row = record.replace(row, findings=overridden(row.findings, self._rules(place)))
         workloads: list[str | None] = [w for *where, w in self.found.timings if tuple(where) == place]
         workloads += [
             w for (name, w), checks in self.found.checks.items() if self._is(name, place) and w not in workloads
@@ -375,8 +379,9 @@ class _Judge:
         drift: Verdict | None,
     ) -> list[Regression]:
         found: list[tuple[str, str, float, float]] = []
-        findings = [*row.findings, *self._over_budget(row, place), *self._less_accurate(place, workload)]
-        for finding in findings:
+        version = self.new.version(place)
+        judged = [*self._over_budget(row, place), *self._less_accurate(place, workload)]
+        for finding in [*row.findings, *overridden(judged, self._rules(place))]:
             if finding.severity is Severity.REGRESSION:
                 metric = finding.rule.name.lower()
                 found.append((metric, finding.text, finding.amount, _up(finding.amount)))
@@ -389,7 +394,6 @@ class _Judge:
             since = (timing.pair(PINNED) or timing.pair(BASELINE)).time  # type: ignore[union-attr]
             amount = math.expm1(since.value)
             found.append((TIME, f"slower than {self.ask.pinned}, by small steps", amount, _up(math.expm1(since.high))))
-        version = self.new.version(place)
         builds = (row.old.build if row.old else None, row.new.build if row.new else None)
         return [
             Regression(
@@ -408,6 +412,10 @@ class _Judge:
             )
             for metric, text, amount, limit in found
         ]
+
+    def _rules(self, place: Place) -> dict[str, str]:
+        version = self.new.version(place)
+        return {str(rule): severity for rule, severity in version.rules.items()} if version else {}
 
     def _over_budget(self, row: DiffRow, place: Place) -> list[Finding]:
         """What breaks a budget now, and did not at the baseline. Unchanged versions are not asked again."""
