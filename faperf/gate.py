@@ -110,7 +110,8 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
     limits = thresholds_from(config.thresholds)
 
     asked = {(version.id, target) for tree in (old, new) for version, target in tree.steps}
-    rows = diff(old.outcome.run, new.outcome.run, old.outcome.builds | new.outcome.builds, limits)
+    whole = [record.replace(tree.outcome.run, partial=False) for tree in (old, new)]  # all that was asked for was built
+    rows = diff(*whole, old.outcome.builds | new.outcome.builds, limits)
     rows = [row for row in rows if (row.version, row.target) in asked]
     changed = {(row.version, row.target) for row in rows if row.verdict is Verdict.UNMEASURED}
     partners = {BASELINE: old, **({PINNED: pinned} if pinned else {})}
