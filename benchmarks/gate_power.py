@@ -42,11 +42,12 @@ UNDECIDED = (Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE)
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A task whose side does `true` more work than its baseline."""
+    """A task whose side does `true` more work than its baseline. `share` of the time is relative to the other cases'."""
 
     name: str
     true: float
     task: Task
+    share: float = 1.0
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -155,13 +156,16 @@ def with_cases(job: Job, kernels: Sequence[Kernel]) -> tuple[Job, list[Case]]:
     loops = [side(kernel) for kernel in (base, *slower)]
     pairs = [("loop, +0.5 %", 0.005, loops[1], loops[0]), ("loop, +1 %", 0.01, loops[2], loops[0])]
     pairs.append((f"{own.version}, A/A", 0.0, own, itself))
-    cases = [Case(name, true, Task(a.name, workload.name, {BASELINE: b.name})) for name, true, a, b in pairs]
+    cases = [
+        Case(name, true, Task(a.name, workload.name, {BASELINE: b.name}), share=1.0 if true else 2.0)
+        for name, true, a, b in pairs
+    ]
     return record.replace(job, sides=[own, itself, *loops]), cases
 
 
 def upcoming(cases: Sequence[Case], done: Sequence[Trial]) -> tuple[Case, str]:
-    """The case that had the least time so far, in the state that follows its last one."""
-    case = min(cases, key=lambda case: sum(trial.seconds for trial in done if trial.case == case.name))
+    """The case that had the least of its share so far, in the state that follows its last one."""
+    case = min(cases, key=lambda case: sum(trial.seconds for trial in done if trial.case == case.name) / case.share)
     return case, STATES[sum(trial.case == case.name for trial in done) % len(STATES)]
 
 
