@@ -332,6 +332,14 @@ class _Loader(yaml.CSafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_BOOL = "tag:yaml.org,2002:bool"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_BOOL, re.compile("true|false"), list("tf"))  # `off` and `no` are words, as in YAML 1.2
+
+
 def _refuse_aliases(root: yaml.Node | None, where: str) -> None:
     """A few aliases of aliases unfold into gigabytes; a manifest needs none."""
     seen: set[int] = set()
