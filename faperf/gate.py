@@ -223,7 +223,7 @@ def _measure(
     if job.operation not in BUILT_IN:
         return Evidence(unmeasured=f"operation {job.operation} is the project's own; built-in ones alone are measured")
     found.comparisons = sum(len(task.partners) for task in job.tasks)
-    protocol = _protocol(found.comparisons, limits, ask.budget_s)
+    protocol = protocol_for(found.comparisons, limits, ask.budget_s)
     found.job = job = record.replace(job, seeds=SEEDS, protocol=protocol)
     distributions, say = operations[job.operation].distributions, workshop.progress.say
     name = ""
@@ -249,7 +249,7 @@ def _measure(
     return found
 
 
-def _protocol(comparisons: int, limits: Thresholds, budget_s: float) -> Protocol:
+def protocol_for(comparisons: int, limits: Thresholds, budget_s: float) -> Protocol:
     """As many instances as the false-alarm budget of all comparisons needs, and GPU time in proportion."""
     usual = Protocol()
     instances = instances_needed(comparisons, limits, round(usual.instances * budget_s / usual.budget_s))
