@@ -56,7 +56,10 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True)
 class Ask:
-    """What a gate is asked: against which commits, on which workloads, how strictly. `budget_s`: GPU time a version."""
+    """What a gate is asked: against which commits, on which workloads, how strictly. `budget_s`: GPU time a version.
+
+    `timed`: False verifies only. `sharing`: how many such measurements share one budget of false alarms (a bisection's steps).
+    """
 
     baseline: str | None = None
     pinned: str | None = None
@@ -64,6 +67,8 @@ class Ask:
     require_measured: bool = False
     trusted_config: bool = False
     budget_s: float = Protocol().budget_s
+    timed: bool = True
+    sharing: int = 1
     toolchains: tuple[Toolchain, ...] = ()
     """None: that of the workshop. Two: the old one builds the baseline, the new one the working tree."""
 
@@ -107,9 +112,9 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
     ask = dataclasses.replace(ask, pinned=ask.pinned or config.pinned)
     pin = repository.resolve(ask.pinned) if ask.pinned else None
     shops = [dataclasses.replace(workshop, toolchain=toolchain) for toolchain in ask.toolchains] or [workshop]
-    old = _commit(shops[0], commit, selection)
+    old = tree_at(shops[0], commit, selection)
     new = _working_tree(shops[-1], selection, ask)
-    pinned = _commit(shops[-1], pin, selection) if pin and pin != commit else None
+    pinned = tree_at(shops[-1], pin, selection) if pin and pin != commit else None
     if ask.trusted_config:
         new = _distrusted(new, old)
     limits = thresholds_from(config.thresholds)
@@ -120,7 +125,7 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
     rows = [row for row in rows if (row.version, row.target) in asked]
     changed = {(row.version, row.target) for row in rows if row.verdict is Verdict.UNMEASURED}
     partners = {BASELINE: old, **({PINNED: pinned} if pinned else {})}
-    found = _measure(workshop, new, partners, changed, ask, config, limits, here)
+    found = measure(workshop, new, partners, changed, ask, config, limits, here)
     judge = _Judge(workshop, old, new, pinned, ask, limits, found)
     judged = [gate_row for row in rows for gate_row in judge.rows(row)]
     if len(shops) == 2:
@@ -170,7 +175,8 @@ def _working_tree(workshop: Workshop, selection: Selection, ask: Ask) -> Tree:
     return Tree(outcome, manifests, steps)
 
 
-def _commit(workshop: Workshop, commit: str, selection: Selection) -> Tree:
+def tree_at(workshop: Workshop, commit: str, selection: Selection) -> Tree:
+    """A commit's versions, built from git and recorded for it."""
     outcome = run_commit(workshop, commit, selection)
     manifests = load_manifests(Project(workshop.commit_tree(commit)))
     steps = [step for step in Selection().steps(manifests) if selection.includes(step)]
@@ -196,7 +202,7 @@ def _distrusted(new: Tree, old: Tree) -> Tree:
 # ── measuring ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _measure(
+def measure(
     workshop: Workshop,
     new: Tree,
     partners: dict[str, Tree],
@@ -222,7 +228,7 @@ def _measure(
         return Evidence(unmeasured=f"nothing that changed runs on the {gpu.name} (compute capability {gpu.capability})")
     if job.operation not in BUILT_IN:
         return Evidence(unmeasured=f"operation {job.operation} is the project's own; built-in ones alone are measured")
-    found.comparisons = sum(len(task.partners) for task in job.tasks)
+    found.comparisons = ask.sharing * sum(len(task.partners) for task in job.tasks)
     protocol = protocol_for(found.comparisons, limits, ask.budget_s)
     found.job = job = record.replace(job, seeds=SEEDS, protocol=protocol)
     distributions, say = operations[job.operation].distributions, workshop.progress.say
@@ -241,7 +247,7 @@ def _measure(
         before = found.timings.get(place)
         found.timings[place] = pooled(before, measured) if before else measured
 
-    perform(job, gpu.card, distributions, keep, say, here.worker, begin)
+    perform(job, gpu.card, distributions, keep, say, here.worker, begin, timed=ask.timed)
     again = [task for task in job.tasks if _undecided(job, task, found, limits)]
     if again:
         say(f"inconclusive: {len(again)} measured once more")
@@ -563,7 +569,7 @@ def _attributed(
     if not worse:
         return rows
     new_with_old = _working_tree(shops[0], selection, ask)
-    old_with_new = _commit(shops[1], commit, selection)
+    old_with_new = tree_at(shops[1], commit, selection)
     if ask.trusted_config:
         new_with_old = _distrusted(new_with_old, old)
     by_source = _Effect(shops[1], old, new_with_old, worse, ask, config, limits, here)
@@ -601,7 +607,7 @@ class _Effect:
         builds = old.outcome.builds | new.outcome.builds
         rows = [r for r in diff(old.outcome.run, new.outcome.run, builds, limits) if (r.version, r.target) in worse]
         changed = {(row.version, row.target) for row in rows if row.verdict is Verdict.UNMEASURED}
-        found = _measure(workshop, new, {BASELINE: old}, changed, ask, config, limits, here)
+        found = measure(workshop, new, {BASELINE: old}, changed, ask, config, limits, here)
 
         judge = _Judge(workshop, old, new, None, ask, limits, found)
         self._rows = [judged for row in rows for judged in judge.rows(row)]
