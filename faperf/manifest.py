@@ -157,7 +157,7 @@ class Version(_Strict, frozen=True, kw_only=True):
     launches: Annotated[list[Launch], msgspec.Meta(min_length=1)]
     tolerance: Tolerance = Tolerance()
     budgets: Budgets = Budgets()
-    rules: dict[RuleName, Literal["off", "warning", "regression"]] = {}
+    rules: dict[RuleName, Literal["ignore", "warning", "regression"]] = {}
     timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
     notes: Notes = Notes()
     accept: list[Accepted] = []

@@ -168,7 +168,7 @@ def test_a_commit_that_does_not_build_before_the_bad_one_leaves_both(story: Stor
 
 def test_a_rule_that_the_manifest_silences_makes_nothing_worse(story: Story) -> None:
     user = story.user
-    user.edit("manifests/t1.yaml", "tile:", "rules: {spills: 'off', loop_local_memory: 'off'}\ntile:")
+    user.edit("manifests/t1.yaml", "tile:", "rules: {spills: ignore, loop_local_memory: ignore}\ntile:")
     user.commit("spills are known")
     answer = story("bisect", "t1", "--good", story.commits[0])
     assert answer.exit_code == 1

@@ -442,7 +442,7 @@ def test_a_strangers_leniency_counts_only_where_it_is_trusted(faperf: Cli, branc
     branch.edit(
         "manifests/t2.yaml",
         "budgets: {registers: 12}",
-        "budgets: {registers: 255}\nrules: {registers: off, occupancy: off}",
+        "budgets: {registers: 255}\nrules: {registers: ignore, occupancy: ignore}",
     )
     branch.commit("a looser budget")
     assert faperf("gate").exit_code == 0
