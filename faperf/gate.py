@@ -41,6 +41,7 @@ from faperf.judge import (
 from faperf.manifest import Accepted, Budgets, Manifests, Version, load_manifests
 from faperf.measuring import SEED, Found, against, job_of, perform
 from faperf.operations import BUILT_IN, load_operations
+from faperf.power import foresee
 from faperf.project import Config, Project
 from faperf.record import Check, Interval, Pair, Protocol, Timing
 from faperf.toolchain import Toolchain
@@ -94,6 +95,7 @@ class Evidence:
     job: Job | None = None
     comparisons: int = 1
     unmeasured: str | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHERE) -> GateReport:
@@ -142,7 +144,7 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
         unmeasured=found.unmeasured,
         status=worst([*(row.status for row in judged), *([Status.ERROR] if new.manifests.broken or failed else [])]),
         rows=judged,
-        notes=[*failed, *judge.notes()],
+        notes=[*failed, *found.notes, *judge.notes()],
     )
     write_atomically(workshop.project.make_state() / RESULT, msgspec.json.encode(report))
     return report
@@ -211,8 +213,13 @@ def measure(
     config: Config,
     limits: Thresholds,
     here: Here,
+    *,
+    foreseen: bool = False,
 ) -> Evidence:
-    """Time the changed versions against their partners; what is inconclusive or void once more, then no further."""
+    """Time the changed versions against their partners; what is inconclusive or void once more, then no further.
+
+    Raises ConfigError where this machine's calibration says that the budget cannot see `time_detect`, unless `foreseen`.
+    """
     gpu = here.gpu
     found = Evidence(unmeasured=here.reason)
     if gpu is None or here.reason is not None or not changed:
@@ -230,6 +237,10 @@ def measure(
         return Evidence(unmeasured=f"operation {job.operation} is the project's own; built-in ones alone are measured")
     found.comparisons = ask.sharing * sum(len(task.partners) for task in job.tasks)
     protocol = protocol_for(found.comparisons, limits, ask.budget_s)
+    if ask.timed and not foreseen:
+        shapes = {task.workload: job.workload(task.workload).shape for task in job.tasks}
+        known = workshop.history.calibrations(workshop.history.class_here(gpu.machine_class))
+        found.notes = foresee(known, shapes, protocol, found.comparisons, limits)
     found.job = job = record.replace(job, seeds=SEEDS, protocol=protocol)
     distributions, say = operations[job.operation].distributions, workshop.progress.say
     name = ""
@@ -607,7 +618,7 @@ class _Effect:
         builds = old.outcome.builds | new.outcome.builds
         rows = [r for r in diff(old.outcome.run, new.outcome.run, builds, limits) if (r.version, r.target) in worse]
         changed = {(row.version, row.target) for row in rows if row.verdict is Verdict.UNMEASURED}
-        found = measure(workshop, new, {BASELINE: old}, changed, ask, config, limits, here)
+        found = measure(workshop, new, {BASELINE: old}, changed, ask, config, limits, here, foreseen=True)
 
         judge = _Judge(workshop, old, new, None, ask, limits, found)
         self._rows = [judged for row in rows for judged in judge.rows(row)]

@@ -8,13 +8,13 @@ from pathlib import Path
 import click
 
 from faperf import __version__
-from faperf.cli import bisect, gate, run, tend, views
+from faperf.cli import bisect, calibrate, gate, run, tend, views
 from faperf.cli.shared import INTERRUPTED, complain
 from faperf.errors import FaperfError
 
 COMMANDS = [
     *(run.run, run.bundle, run.import_, run.execute),
-    *(gate.gate, gate.accept, bisect.bisect),
+    *(gate.gate, gate.accept, bisect.bisect, calibrate.calibrate),
     *(views.ladder, views.diff, views.show, views.list_versions),
     *(tend.check, tend.new, tend.doctor, tend.toolchain, tend.machine, tend.gc),
 ]
