@@ -25,10 +25,10 @@ from benchmarks.contest.plan import State
 from faperf import record
 from faperf.building import Workshop
 from faperf.device import find_gpu
-from faperf.gate import BASELINE, pooled
+from faperf.gate import BASELINE, pooled, protocol_for
 from faperf.history import new_run_id, now, write_atomically
 from faperf.job import Job, Side, Task
-from faperf.judge import Thresholds, Verdict, instances_needed, judge_pair, thresholds_from
+from faperf.judge import Thresholds, Verdict, judge_pair, thresholds_from
 from faperf.measuring import the_card
 from faperf.operations import BUILT_IN
 from faperf.project import Project
@@ -102,8 +102,7 @@ def measure(path: Path, seconds: float) -> Trials:
 
     workshop = Workshop.open(Project.find(Path(__file__).parent))
     limits = thresholds_from(workshop.project.config.thresholds)
-    usual = Protocol()
-    protocol = record.replace(usual, instances=instances_needed(1, limits, usual.instances))
+    protocol = protocol_for(1, limits, Protocol().budget_s)
     target = f"sm_{gpu.capability.replace('.', '')}a"
     _, _, job = attention(workshop, target)
     job = record.replace(job, protocol=protocol)

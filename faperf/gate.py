@@ -127,7 +127,7 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
     rows = [row for row in rows if (row.version, row.target) in asked]
     changed = {(row.version, row.target) for row in rows if row.verdict is Verdict.UNMEASURED}
     partners = {BASELINE: old, **({PINNED: pinned} if pinned else {})}
-    found = measure(workshop, new, partners, changed, ask, config, limits, here)
+    found = measure(workshop, new, partners, changed, ask, config, limits, here, foreseeing=True)
     judge = _Judge(workshop, old, new, pinned, ask, limits, found)
     judged = [gate_row for row in rows for gate_row in judge.rows(row)]
     if len(shops) == 2:
@@ -214,11 +214,11 @@ def measure(
     limits: Thresholds,
     here: Here,
     *,
-    foreseen: bool = False,
+    foreseeing: bool = False,
 ) -> Evidence:
     """Time the changed versions against their partners; what is inconclusive or void once more, then no further.
 
-    Raises ConfigError where this machine's calibration says that the budget cannot see `time_detect`, unless `foreseen`.
+    `foreseeing`: raises ConfigError where this machine's calibration says that the budget cannot see `time_detect`.
     """
     gpu = here.gpu
     found = Evidence(unmeasured=here.reason)
@@ -237,7 +237,7 @@ def measure(
         return Evidence(unmeasured=f"operation {job.operation} is the project's own; built-in ones alone are measured")
     found.comparisons = ask.sharing * sum(len(task.partners) for task in job.tasks)
     protocol = protocol_for(found.comparisons, limits, ask.budget_s)
-    if ask.timed and not foreseen:
+    if foreseeing:
         shapes = {task.workload: job.workload(task.workload).shape for task in job.tasks}
         known = workshop.history.calibrations(workshop.history.class_here(gpu.machine_class))
         found.notes = foresee(known, shapes, protocol, found.comparisons, limits)
@@ -618,7 +618,7 @@ class _Effect:
         builds = old.outcome.builds | new.outcome.builds
         rows = [r for r in diff(old.outcome.run, new.outcome.run, builds, limits) if (r.version, r.target) in worse]
         changed = {(row.version, row.target) for row in rows if row.verdict is Verdict.UNMEASURED}
-        found = measure(workshop, new, {BASELINE: old}, changed, ask, config, limits, here, foreseen=True)
+        found = measure(workshop, new, {BASELINE: old}, changed, ask, config, limits, here)
 
         judge = _Judge(workshop, old, new, None, ask, limits, found)
         self._rows = [judged for row in rows for judged in judge.rows(row)]

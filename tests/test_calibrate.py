@@ -224,6 +224,9 @@ def test_the_gate_refuses_a_threshold_that_its_budget_does_not_see(host: Host) -
     assert "time_detect is 0.50%, but with 2 s of GPU time a version this machine sees" in answer.stderr
     assert f"→ --budget {found.needed_s:g} would do" in answer.stderr
     assert log(host.folder) == []
+    bisected = host("bisect", "t1", "--good", before)  # may still look for a change that is larger
+    assert "time_detect" not in bisected.output
+    assert timed(host.folder) != []
     host.plan()
     answer = host("gate", "--baseline", before, "--budget", f"{found.needed_s:g}")
     assert answer.exit_code == 0, answer.output
