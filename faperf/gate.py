@@ -114,9 +114,9 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
     ask = dataclasses.replace(ask, pinned=ask.pinned or config.pinned)
     pin = repository.resolve(ask.pinned) if ask.pinned else None
     shops = [dataclasses.replace(workshop, toolchain=toolchain) for toolchain in ask.toolchains] or [workshop]
-    old = tree_at(shops[0], commit, selection)
+    old = tree_at(shops[0], commit, selection, recorded=False)
     new = _working_tree(shops[-1], selection, ask)
-    pinned = tree_at(shops[-1], pin, selection) if pin and pin != commit else None
+    pinned = tree_at(shops[-1], pin, selection, recorded=False) if pin and pin != commit else None
     if ask.trusted_config:
         new = _distrusted(new, old)
     limits = thresholds_from(config.thresholds)
@@ -177,9 +177,9 @@ def _working_tree(workshop: Workshop, selection: Selection, ask: Ask) -> Tree:
     return Tree(outcome, manifests, steps)
 
 
-def tree_at(workshop: Workshop, commit: str, selection: Selection) -> Tree:
-    """A commit's versions, built from git and recorded for it."""
-    outcome = run_commit(workshop, commit, selection)
+def tree_at(workshop: Workshop, commit: str, selection: Selection, *, recorded: bool = True) -> Tree:
+    """A commit's versions, built from git, and by default recorded for it."""
+    outcome = run_commit(workshop, commit, selection, recorded=recorded)
     manifests = load_manifests(Project(workshop.commit_tree(commit)))
     steps = [step for step in Selection().steps(manifests) if selection.includes(step)]
     return Tree(outcome, manifests, steps)
@@ -580,7 +580,7 @@ def _attributed(
     if not worse:
         return rows
     new_with_old = _working_tree(shops[0], selection, ask)
-    old_with_new = tree_at(shops[1], commit, selection)
+    old_with_new = tree_at(shops[1], commit, selection, recorded=False)
     if ask.trusted_config:
         new_with_old = _distrusted(new_with_old, old)
     by_source = _Effect(shops[1], old, new_with_old, worse, ask, config, limits, here)

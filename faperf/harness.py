@@ -81,8 +81,8 @@ def build_tree(
     return outcome, manifests, steps
 
 
-def run_commit(workshop: Workshop, commit: str, selection: Selection) -> Outcome:
-    """A commit's versions, built from its files in git and recorded for it. Nothing is checked out."""
+def run_commit(workshop: Workshop, commit: str, selection: Selection, *, recorded: bool = True) -> Outcome:
+    """A commit's versions, built from its files in git, and by default recorded for it. Nothing is checked out."""
     tree = workshop.commit_tree(commit)
     header = _header(workshop, commit, NOWHERE)
     if not (tree / "manifests").is_dir():
@@ -94,7 +94,8 @@ def run_commit(workshop: Workshop, commit: str, selection: Selection) -> Outcome
         outcome.run = carry_figures(
             outcome.run, workshop.history.newest_run(commit, dirty=False), workshop.history.same_code
         )
-    _record(workshop, outcome)
+    if recorded:
+        _record(workshop, outcome)
     return outcome
 
 

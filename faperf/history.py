@@ -113,11 +113,14 @@ class History:
         return None
 
     def same_code(self, first: str | None, second: str | None) -> bool:
-        """Whether two build keys run the same code. True for equal keys, False where a record that would tell is missing."""
+        """Whether two builds run the same code. Each is named by its build key, or by its code itself.
+
+        True for equal names, False where a record that would tell is missing.
+        """
         if first is None or second is None or first == second:
             return first == second
-        one, other = self.build(first), self.build(second)
-        return one is not None and other is not None and one.code == other.code
+        one, other = (build.code if (build := self.build(name)) else name for name in (first, second))
+        return one == other
 
     def save_build(self, build: Build) -> bool:
         """Store a build record where none of its key is stored yet. True when it was new."""

@@ -312,7 +312,7 @@ def test_an_accepted_regression_that_is_mended_is_stale(accepted: UserProject, f
     accepted.edit("manifests/t1.yaml", "flags: [-maxrregcount=32]\n", "")
     answer = faperf("gate")
     assert answer.exit_code == 0, answer.output
-    assert "stale: t1 has an accepted regression of spills to build b" in answer.stdout
+    assert "stale: t1 has an accepted regression of spills to build " in answer.stdout
 
 
 def test_nothing_to_accept(branch: UserProject, faperf: Cli) -> None:
@@ -446,14 +446,14 @@ def test_a_strangers_leniency_counts_only_where_it_is_trusted(faperf: Cli, branc
     )
     branch.commit("a looser budget")
     assert faperf("gate").exit_code == 0
-    answer = faperf("gate", "--trusted-config")
+    answer = faperf("gate", "--trusted-config", "--baseline", "main")
     assert answer.exit_code == 3, answer.output
     assert "over the budget of 12" in answer.stdout
 
 
 def test_what_a_stranger_accepts_is_not_accepted(faperf: Cli, accepted: UserProject) -> None:
     assert faperf("gate").exit_code == 0
-    assert faperf("gate", "--trusted-config").exit_code == 3
+    assert faperf("gate", "--trusted-config", "--baseline", "main").exit_code == 3
 
 
 def test_a_strangers_operation_is_not_imported(branch: UserProject) -> None:
@@ -461,7 +461,7 @@ def test_a_strangers_operation_is_not_imported(branch: UserProject) -> None:
     branch.write("evil.py", "import pathlib\npathlib.Path('owned').touch()\nOPERATION = None\n")
     branch.write("pyproject.toml", CONFIG + '[tool.faperf.operations]\nx = "evil:OPERATION"\n')
     branch.commit("an operation")
-    assert faperf("gate", "--trusted-config").exit_code == 0
+    assert faperf("gate", "--trusted-config", "--baseline", "main").exit_code == 0
     assert not (branch.root / "owned").exists()
     faperf("gate")
     assert (branch.root / "owned").exists()
@@ -470,7 +470,7 @@ def test_a_strangers_operation_is_not_imported(branch: UserProject) -> None:
 def test_a_strangers_thresholds_and_pinned_commit(faperf: Cli, branch: UserProject) -> None:
     branch.write("pyproject.toml", CONFIG + 'pinned = "nope"\n[tool.faperf.thresholds]\nnope = 1\n')
     assert faperf("gate").exit_code == 1
-    assert faperf("gate", "--trusted-config").exit_code == 0
+    assert faperf("gate", "--trusted-config", "--baseline", "main").exit_code == 0
 
 
 # ── source or toolchain ──
@@ -648,3 +648,32 @@ def test_nothing_is_measured_when_told_so(host: Host) -> None:
     assert answer.exit_code == 4
     assert "Throughput unmeasured: --no-gpu was given" in answer.stdout
     assert log(host.folder) == []
+
+
+def test_trusted_configuration_needs_a_baseline_that_is_not_the_strangers_word(
+    faperf: Cli, branch: UserProject
+) -> None:
+    answer = faperf("gate", "--trusted-config")
+    assert answer.exit_code == 2
+    assert "needs --baseline" in answer.stderr
+
+
+def test_what_is_accepted_is_code_so_that_another_host_compiler_accepts_it_too(
+    faperf: Cli, accepted: UserProject
+) -> None:
+    import yaml
+
+    entries = yaml.safe_load((accepted.root / "manifests/t1.yaml").read_text(encoding="utf-8"))["accept"]
+    builds = [json.loads(path.read_text()) for path in accepted.root.glob(".faperf/history/builds/*.json")]
+    codes, keys = ({build[name] for build in builds} for name in ("code", "key"))
+    for entry in entries:
+        assert {entry["from"], entry["to"]} <= codes
+        assert not {entry["from"], entry["to"]} & keys
+
+
+def test_a_gate_records_nothing_but_builds(faperf: Cli, branch: UserProject) -> None:
+    branch.edit("kernels/t1.cu", "2.0f", "5.0f")
+    branch.commit("another factor")
+    before = sorted(branch.root.glob(".faperf/history/*/*.jsonl"))
+    assert faperf("gate").exit_code == 0
+    assert sorted(branch.root.glob(".faperf/history/*/*.jsonl")) == before

@@ -88,6 +88,9 @@ def gate(
     """
     if len(toolchains) > 2:
         raise click.UsageError("--toolchain is given once or twice")
+    if trusted_config and not baseline:
+        what = "--trusted-config needs --baseline: which branch is the default one is the pull request's own word"
+        raise click.UsageError(what)
     if toolchains and nvcc:
         raise click.UsageError("--nvcc names one compiler, --toolchain one or two: give either")
     from faperf.worker import Here
@@ -141,17 +144,24 @@ def accept(directory: Path, version: str, reason: str, until: datetime.datetime 
     from faperf.building import Selection
     from faperf.errors import SelectionError
     from faperf.gate import last_report
+    from faperf.history import History
     from faperf.manifest import Accepted, load_manifests
     from faperf.scaffold import accept as write
 
     project = open_project(directory)
     manifests = load_manifests(project)
     Selection((version,)).steps(manifests)
+    history = History(project)
+
+    def code(key: str | None) -> str:
+        build = history.build(key or "")
+        return build.code if build else str(key)
+
     found: dict[tuple[str, str, str], float] = {}
     for row in last_report(project).rows:
         for regression in row.regressions if row.version == version else []:
             if regression.counts:  # on several workloads it is one entry, which allows for the worst
-                key = (regression.metric, str(row.old_build), str(row.new_build))
+                key = (regression.metric, code(row.old_build), code(row.new_build))
                 found[key] = max(regression.limit, found.get(key, 0.0))
     if not found:
         raise SelectionError(f"the last gate found nothing of {version} to accept", remedy="faperf gate")
