@@ -128,6 +128,7 @@ class Check(_Frozen, frozen=True, kw_only=True, tag="check", tag_field="kind"):
     """One verification of a build and launch on one distribution, against float64.
 
     `fault` classifies a launch that gave no output (illegal address, hang, …); `failure` says in words what is wrong.
+    `schedule` is the emulator's.
     """
 
     schema: int
@@ -146,6 +147,7 @@ class Check(_Frozen, frozen=True, kw_only=True, tag="check", tag_field="kind"):
     bound: float | None = None
     fault: str | None = None
     failure: str | None = None
+    schedule: str | None = None
 
     @property
     def ok(self) -> bool:

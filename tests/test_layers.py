@@ -29,7 +29,7 @@ FLOORS = [
     ["comparison"],
     ["scaffold", "lint", "garbage"],
     ["judge"],
-    ["worker"],
+    ["worker", "emulating"],
     ["timing", "verify"],
     ["emulator"],
     ["job", "resolve"],

@@ -111,6 +111,7 @@ DECODED: dict[str, Record] = {
         bound=0.0006,
         fault="illegal address",
         failure="O[0, 3, 5, 7] is nan, should be 0.25",
+        schedule="lazy",
     ),
     "timing-1": Timing(
         schema=1,
