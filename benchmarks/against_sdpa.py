@@ -70,7 +70,7 @@ def main() -> None:
         peers = Peers(card, job, workload.name)
         flops = peers.operation.flops(workload.shape)
         for side in peers.sides:
-            found = measure(peers, [side.name, FA2], Protocol())
+            found = measure(peers, [side.name, FA2], Protocol(), random.Random())
             ours, theirs = (series.ms.value for series in found.series)
             ratio = found.ratios[0].time
             print(

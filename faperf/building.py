@@ -104,7 +104,7 @@ class Workshop:
         return cls(
             project=project,
             history=History(project),
-            toolchain=find_toolchain(nvcc),
+            toolchain=find_toolchain(nvcc, installed=project.toolchains),
             jobs=jobs or os.cpu_count() or 1,
             repository=open_repository(project),
             progress=progress or Progress(),

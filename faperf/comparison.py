@@ -56,7 +56,7 @@ class LadderRow(msgspec.Struct, frozen=True):
     reported_verdict: ReportedVerdict | None
     measured: Measured | None = None
     time_verdict: Verdict | None = None
-    less_accurate: list[str] = []
+    less_accurate: list[Finding] = []
 
     @property
     def flagged(self) -> bool:

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
+import os
 import random
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from statistics import fmean
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
 from faperf.chips import chip_of
 from faperf.launch import ResolvedLaunch
 
-QUERY = ("name", "compute_cap", "power.limit", "memory.total")
+QUERY = ("name", "compute_cap", "power.limit", "memory.total", "uuid")
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A card as the driver names it. Power limit in watts, memory in MiB."""
+    """A card as the driver names it. Power limit in watts, memory in MiB. `card` is a hash of its UUID."""
 
     name: str
     capability: str
     power_limit_w: float | None
     memory_mib: int | None
+    card: str
 
     @property
     def machine_class(self) -> str:
@@ -60,19 +65,27 @@ def can_measure() -> bool:
 
 
 def find_gpu() -> tuple[Gpu | None, str | None]:
-    """The first GPU, or why there is none."""
+    """The first GPU that CUDA_VISIBLE_DEVICES lets a process see, or why there is none."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None, "no NVIDIA driver on this machine (nvidia-smi is not there)"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0].strip()
+    if not visible or visible.startswith("-"):
+        return None, "CUDA_VISIBLE_DEVICES hides every GPU"
     try:
         answer = subprocess.run(
-            [tool, f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"],
+            [tool, f"--id={visible}", f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"],
             capture_output=True, text=True, timeout=30, check=True,
         )  # fmt: skip
-        name, capability, power, memory = [cell.strip() for cell in answer.stdout.splitlines()[0].split(",")]
+        name, capability, power, memory, uuid = [cell.strip() for cell in answer.stdout.splitlines()[0].split(",")]
     except (OSError, subprocess.SubprocessError, IndexError, ValueError) as error:
         return None, f"nvidia-smi does not answer ({error})"
-    return Gpu(name, capability, _number(power), int(n) if (n := _number(memory)) else None), None
+    return Gpu(name, capability, _number(power), int(n) if (n := _number(memory)) else None, card_of(uuid)), None
+
+
+def card_of(uuid: str) -> str:
+    """What a record says of a card instead of its UUID ("GPU-<8>-<4>-<4>-<4>-<12 hex digits>")."""
+    return hashlib.sha256(uuid.encode()).hexdigest()[:12]
 
 
 def _number(cell: str) -> float | None:
@@ -131,7 +144,8 @@ class LaunchError(Exception):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """A block of launches of one side: median time of a launch, what the block took in all, and the mean SM clock.
+    """A block of launches of one side: a launch's time, what the block took in all, and the mean SM clock. `ms` is the mean of
+    the middle half: as robust as a median for our purpose, and finer than the 32 ns in which events count.
 
     `reasons` are the clock event reasons that the driver gave during the block, as NVML's bits.
     """
@@ -254,15 +268,15 @@ class Card:
         self.sms = int(properties["multiProcessorCount"])
         self.l2_bytes = int(properties["l2CacheSize"])
         self.capability = f"{properties['major']}.{properties['minor']}"
-        uuid = bytes(properties["uuid"]).hex()
-        self.card = hashlib.sha256(uuid.encode()).hexdigest()[:12]
+        uuid = f"GPU-{UUID(bytes=bytes(properties['uuid'])[:16])}"
+        self.card = card_of(uuid)
         self.name = properties["name"].decode()
-        self._nvml = _Nvml()
+        self._nvml = _Nvml(uuid)
         self.driver = self._nvml.driver
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self._flush = cupy.cuda.memory.Memory(2 * max(self.l2_bytes, 2**20))
         self._events: list[tuple[Any, Any]] = []
-        self._stamps = [cupy.zeros((self.sms * 2,), dtype=cupy.uint64) for _ in range(2)]
+        self._stamps = cupy.zeros((2, self.sms * 2), dtype=cupy.uint64)
         cubin = control_cubin(self.capability)
         self._control_module = cupy.cuda.function.Module()
         self._control_module.load(cubin)
@@ -320,8 +334,7 @@ class Card:
             elapsed = cupy.cuda.get_elapsed_time(events[0][0], events[-1][1]) / 1000
         except Exception as error:
             raise LaunchError.of(error) from error
-        middle = times[len(times) // 2] if launches % 2 else (times[launches // 2 - 1] + times[launches // 2]) / 2
-        return Block(middle, elapsed, self._clock_mhz(), reasons)
+        return Block(_middle_mean(times), elapsed, self._clock_mhz(), reasons)
 
     def _launch(self, bound: Sequence[tuple[Any, ...]]) -> None:
         for function, grid, block, arguments, smem in bound:
@@ -334,10 +347,25 @@ class Card:
         """Cycles over nanoseconds between the two stamps of the same SM; the median over SMs."""
         import numpy as np
 
-        before, after = (stamps.get().reshape(-1, 2).astype(np.int64) for stamps in self._stamps)
+        before, after = self._stamps.get().astype(np.int64).reshape(2, -1, 2)
         cycles, nanoseconds = (after - before).T
         seen = (before[:, 1] > 0) & (nanoseconds > 0)
         return float(np.median(cycles[seen] / nanoseconds[seen]) * 1000) if seen.any() else None
+
+
+def _middle_mean(ordered: Sequence[float]) -> float:
+    """The mean of the values between the quartiles, ends included."""
+    outside = (len(ordered) + 1) // 4
+    return fmean(ordered[outside : len(ordered) - outside])
+
+
+def preload() -> None:
+    """Import what a card needs, which takes most of a second, without touching the card."""
+    with contextlib.suppress(ImportError):
+        import cupy
+        import pynvml  # noqa: F401
+
+        cupy.random.default_rng  # noqa: B018 (loads what is imported on first use)
 
 
 def control_cubin(capability: str) -> bytes:
@@ -361,7 +389,7 @@ def control_identity(capability: str) -> str:
 class _Nvml:
     """Clock event reasons, power and other processes, where NVML can be asked; silence where not."""
 
-    def __init__(self) -> None:
+    def __init__(self, uuid: str) -> None:
         self._handle: Any = None
         self.driver = ""
         try:
@@ -369,7 +397,7 @@ class _Nvml:
 
             pynvml.nvmlInit()
             self._nvml: Any = pynvml
-            self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             self.driver = str(pynvml.nvmlSystemGetDriverVersion())
         except Exception:  # without NVML there is no library, no permission or no device: all the same to us
             self._handle = None
@@ -382,8 +410,6 @@ class _Nvml:
         return milliwatts / 1000 if milliwatts else None
 
     def others(self) -> list[int]:
-        import os
-
         processes: Iterator[Any] = iter(self._ask("nvmlDeviceGetComputeRunningProcesses") or ())
         return [int(process.pid) for process in processes if process.pid != os.getpid()]
 

@@ -31,16 +31,16 @@ def examine(project: Project, nvcc: str | None) -> list[Diagnosis]:
         Diagnosis(
             "python", sys.version_info >= (3, 11), True, platform.python_version(), "install Python 3.11 or newer"
         ),
-        *_toolchain(nvcc),
+        *_toolchain(project, nvcc),
         _git(project),
         _machine(project),
         *_gpu(),
     ]
 
 
-def _toolchain(nvcc: str | None) -> list[Diagnosis]:
+def _toolchain(project: Project, nvcc: str | None) -> list[Diagnosis]:
     try:
-        tools = find_toolchain(nvcc)
+        tools = find_toolchain(nvcc, installed=project.toolchains)
     except FaperfError as error:
         return [Diagnosis("CUDA compiler", False, True, error.what, error.remedy or "")]
     identity = tools.identity

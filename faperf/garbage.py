@@ -1,6 +1,7 @@
 """Cleaning `.faperf/`: builds nobody asked for lately, files of other commits, what a killed run left behind.
 
-Records are never touched: what a user measured is theirs.
+Records are never touched: what a user measured is theirs. Nor are added compilers: they cost a download, so only
+`faperf toolchain remove` removes them.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def _age(path: Path, days: float) -> float:
 
 def _candidates(state: Path) -> Iterator[Path]:
     """A build is touched whenever it is used, so its age is the time since."""
-    for pattern in ("cache/builds/*", "cache/requests/*", "cache/.tmp-*", "trees/*", "trees/.tmp-*", "pending/*"):
+    patterns = ("cache/builds/*", "cache/requests/*", "cache/.tmp-*", "trees/*", "trees/.tmp-*", "pending/*")
+    for pattern in (*patterns, "toolchains/.tmp-*"):
         yield from state.glob(pattern)
 
 

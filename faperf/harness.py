@@ -30,41 +30,44 @@ from faperf.measuring import (
 from faperf.operations import BUILT_IN, load_operations
 from faperf.project import Project
 from faperf.record import Build, Check, Run, Timing
+from faperf.worker import Here, Worker
 
 MANIFEST_FILES = "manifests/*.yaml"
+NOWHERE = Here()
+"""Nothing is measured."""
 
 
 @dataclass(frozen=True)
 class Wish:
     """What a run is asked for besides versions. `commit` labels it where there is no git; `again` measures what was measured."""
 
-    no_gpu: bool = False
     resume: bool = False
     again: bool = False
     workloads: tuple[str, ...] = ()
     commit: str | None = None
 
 
-def run_tree(workshop: Workshop, selection: Selection, wish: Wish) -> Outcome:
+def run_tree(workshop: Workshop, selection: Selection, wish: Wish, here: Here = NOWHERE) -> Outcome:
     """`faperf run`: the working tree, recorded for HEAD (or as dirty)."""
-    outcome, manifests, steps = build_tree(workshop, selection, wish)
+    outcome, manifests, steps = build_tree(workshop, selection, wish, here)
     before = informed(workshop.history, workshop.repository, outcome.run)
-    gpu, _ = (None, None) if wish.no_gpu else find_gpu()
-    if gpu is not None and outcome.run.unmeasured is None:
-        _measure(workshop, manifests, outcome, steps, wish, gpu, before)
+    if here.gpu is not None and outcome.run.unmeasured is None:
+        _measure(workshop, manifests, outcome, steps, wish, here.gpu, before, here.worker)
     outcome.run = carry_figures(outcome.run, before, workshop.history.same_code)
     _record(workshop, outcome)
     return outcome
 
 
-def build_tree(workshop: Workshop, selection: Selection, wish: Wish) -> tuple[Outcome, Manifests, list[Step]]:
+def build_tree(
+    workshop: Workshop, selection: Selection, wish: Wish, here: Here = NOWHERE
+) -> tuple[Outcome, Manifests, list[Step]]:
     """The first half of a run: the working tree built and inspected, with its commit and what differs from it."""
     project, history = workshop.project, workshop.history
     manifests = load_manifests(project)
     steps = selection.steps(manifests)
     check_workloads(wish.workloads, [w.name for version, _ in steps for w in manifests.workloads_of(version)])
     commit = workshop.repository.head() if workshop.repository else wish.commit
-    header = _header(workshop, commit, wish)
+    header = _unfinished(history, commit) if wish.resume else _header(workshop, commit, here)
     history.begin(header)
     outcome = build_steps(workshop, project.root, manifests, steps, header)
     if workshop.repository:
@@ -77,7 +80,7 @@ def build_tree(workshop: Workshop, selection: Selection, wish: Wish) -> tuple[Ou
 def run_commit(workshop: Workshop, commit: str, selection: Selection) -> Outcome:
     """A commit's versions, built from its files in git and recorded for it. Nothing is checked out."""
     tree = workshop.commit_tree(commit)
-    header = _header(workshop, commit, Wish(no_gpu=True))
+    header = _header(workshop, commit, NOWHERE)
     if not (tree / "manifests").is_dir():
         outcome = Outcome(header, {}, {}, [])
     else:
@@ -93,7 +96,7 @@ def run_commit(workshop: Workshop, commit: str, selection: Selection) -> Outcome
 
 def bundle_tree(workshop: Workshop, selection: Selection, workloads: tuple[str, ...]) -> tuple[Outcome, Job]:
     """`faperf bundle`: the working tree built, and all that has to be measured of it as one job. Nothing is recorded yet."""
-    outcome, manifests, steps = build_tree(workshop, selection, Wish(no_gpu=True, workloads=workloads))
+    outcome, manifests, steps = build_tree(workshop, selection, Wish(workloads=workloads))
     workshop.history.abandon(outcome.run.id)
     operations = load_operations(workshop.project.config.operations)
     return outcome, job_of(operations, manifests, outcome, steps, workloads)
@@ -115,7 +118,7 @@ def run_bundle(job: Job, say: Callable[[str], None]) -> Results:
     if not job.tasks:
         raise MeasuringError(f"nothing in the bundle runs on the {gpu.name} (compute capability {gpu.capability})")
     found: list[Found] = []
-    perform(job, operation.distributions, found.append, say)
+    perform(job, gpu.card, operation.distributions, found.append, say)
     return Results(record.SCHEMA, with_measured(run, found, {}), found)
 
 
@@ -173,7 +176,7 @@ def rerun_commits(
     timings: list[Timing] = []
     if job.tasks:
         keep = lambda found: timings.append(found) if isinstance(found, Timing) else None  # noqa: E731
-        perform(job, operations[job.operation].distributions, keep, workshop.progress.say)
+        perform(job, gpu.card, operations[job.operation].distributions, keep, workshop.progress.say)
     return timings
 
 
@@ -191,16 +194,16 @@ def run_of(workshop: Workshop, commit: str) -> tuple[Run, dict[str, Build]]:
 # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _header(workshop: Workshop, commit: str | None, wish: Wish) -> Run:
-    """A new run, or with `wish.resume` the newest unfinished one of the same commit."""
-    if wish.resume:
-        unfinished = [run for run in workshop.history.pending() if run.commit == commit]
-        if not unfinished:
-            raise HistoryError("no unfinished run of this commit to resume", remedy="faperf run")
-        return unfinished[-1]
-    gpu, reason = (None, "--no-gpu was given") if wish.no_gpu else find_gpu()
-    if gpu is not None and not can_measure():
-        reason = f"there is a {gpu.name}, but cupy is not installed (pip install 'faperf[gpu]')"
+def _unfinished(history: History, commit: str | None) -> Run:
+    """The newest unfinished run of a commit."""
+    unfinished = [run for run in history.pending() if run.commit == commit]
+    if not unfinished:
+        raise HistoryError("no unfinished run of this commit to resume", remedy="faperf run")
+    return unfinished[-1]
+
+
+def _header(workshop: Workshop, commit: str | None, here: Here) -> Run:
+    """A new run, on the GPU that is here or without one and the reason why."""
     machine = workshop.history.machine()
     return Run(
         schema=record.SCHEMA,
@@ -208,8 +211,8 @@ def _header(workshop: Workshop, commit: str | None, wish: Wish) -> Run:
         commit=commit,
         when=now(),
         faperf=__version__,
-        machine=machine.machine_class if machine else gpu.machine_class if gpu else NO_GPU_CLASS,
-        unmeasured=reason,
+        machine=machine.machine_class if machine else here.gpu.machine_class if here.gpu else NO_GPU_CLASS,
+        unmeasured=here.reason,
         entries=[],
     )
 
@@ -222,6 +225,7 @@ def _measure(
     wish: Wish,
     gpu: Gpu,
     before: Run,
+    worker: Worker | None,
 ) -> None:
     """Verify and time what runs on `gpu`, and enter it into the run; what is known already is carried forward."""
     operations = load_operations(workshop.project.config.operations)
@@ -246,7 +250,7 @@ def _measure(
 
     if todo:
         job = record.replace(job, tasks=todo)
-        perform(job, operations[job.operation].distributions, found, workshop.progress.say)
+        perform(job, gpu.card, operations[job.operation].distributions, found, workshop.progress.say, worker)
     outcome.run = with_measured(outcome.run, kept, known)
     outcome.measured_anew = bool(todo)
     outcome.wrong = any(isinstance(f, Check) and not f.ok for f in kept)

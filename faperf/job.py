@@ -42,7 +42,7 @@ class Task(msgspec.Struct, frozen=True, eq=True):
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """All that has to be measured, as plain data: the local worker, a GPU host without git, nvcc or sources, and a cluster's
-    worker take the same.
+    worker take the same. Each side is verified on the inputs of every seed, and timed on the first one's.
     """
 
     schema: int
@@ -51,7 +51,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     dirty: list[str]
     operation: str
     operation_version: int
-    seed: int
+    seeds: list[int]
     protocol: Protocol
     sides: list[Side]
     workloads: list[JobWorkload]

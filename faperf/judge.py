@@ -6,16 +6,18 @@ without an interval, so a change below `reported_same` is not called.
 
 from __future__ import annotations
 
+import datetime
 import enum
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from faperf.chips import path_generation
 from faperf.errors import ConfigError
-from faperf.manifest import Budgets
+from faperf.manifest import Accepted, Budgets
 from faperf.record import Build, Check, Entry, Interval, KernelFacts, Reported, Timing
 
 
@@ -42,6 +44,35 @@ class Severity(enum.StrEnum):
     GAIN = "gain"
 
 
+class Status(enum.IntEnum):
+    """What a gate says, of one row or of all, as the exit code that says it."""
+
+    FINE = 0
+    ERROR = 1
+    REGRESSION = 3
+    INCONCLUSIVE = 4
+    WRONG = 5
+
+
+PRECEDENCE = (Status.WRONG, Status.ERROR, Status.REGRESSION, Status.INCONCLUSIVE, Status.FINE)
+"""Which status stands for several."""
+
+
+def worst(statuses: Iterable[Status]) -> Status:
+    return min(statuses, key=PRECEDENCE.index, default=Status.FINE)
+
+
+class Cause(enum.StrEnum):
+    """To what a slowdown is due."""
+
+    SOURCE = "the source"
+    TOOLCHAIN = "the toolchain"
+    BOTH = "the source and the toolchain"
+    TOGETHER = "the source and the toolchain together, neither alone"
+    MACHINE = "the driver or this machine"
+    NOT_REPRODUCED = "not reproduced"
+
+
 class Rule(enum.StrEnum):
     SPILLS = "spills"
     LOOP_LOCAL_MEMORY = "local memory in the main loop"
@@ -54,6 +85,7 @@ class Rule(enum.StrEnum):
     UNIFORMITY = "uniformity"
     DIVERGENCE = "divergence"
     BUDGET = "budget"
+    ACCURACY = "accuracy"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -62,6 +94,8 @@ class Finding(msgspec.Struct, frozen=True):
     rule: Rule
     severity: Severity
     text: str
+    amount: float = 0.0
+    """By how much it got worse, in the rule's own unit (bytes, registers, CTAs); 0 where there is none."""
 
 
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,6 +105,9 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     the main loop grown by this factor and at least this many. `reported_same`: published times closer than this are SAME.
     `time_detect` and `time_cut`: relative changes in time, used as `judge_time` says. `accuracy_factor`: a version is less
     accurate when on some distribution its error exceeds its parent's so many times, and is above `accuracy_floor`.
+    `false_alarms`: the most that one gate may be wrong in calling anything slower or faster, by signs alone, whatever the
+    number of its comparisons and with its second look. `drift`: the control's own time may change so much between two runs
+    before the machine is blamed.
     """
 
     registers_up: int = 16
@@ -81,6 +118,8 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_cut: float = 0.003
     accuracy_factor: float = 1.25
     accuracy_floor: float = 2.0**-13
+    false_alarms: float = 0.002
+    drift: float = 0.005
 
 
 def thresholds_from(table: Mapping[str, Any]) -> Thresholds:
@@ -126,12 +165,13 @@ def compare_static(
 def _compare_kernels(old: KernelFacts, new: KernelFacts, limits: Thresholds, by_design: Severity) -> list[Finding]:
     findings = []
 
-    def found(rule: Rule, severity: Severity, text: str) -> None:
-        findings.append(Finding(rule, severity, text))
+    def found(rule: Rule, severity: Severity, text: str, amount: float = 0.0) -> None:
+        findings.append(Finding(rule, severity, text, amount))
 
     if new.spill_bytes > old.spill_bytes:
         word = "grow" if old.spill_bytes else "appear"
-        found(Rule.SPILLS, Severity.REGRESSION, f"spills {word}: {old.spill_bytes} → {new.spill_bytes} bytes")
+        text = f"spills {word}: {old.spill_bytes} → {new.spill_bytes} bytes"
+        found(Rule.SPILLS, Severity.REGRESSION, text, new.spill_bytes - old.spill_bytes)
     elif new.spill_bytes < old.spill_bytes:
         found(Rule.SPILLS, Severity.GAIN, f"spills shrink: {old.spill_bytes} → {new.spill_bytes} bytes")
 
@@ -141,6 +181,7 @@ def _compare_kernels(old: KernelFacts, new: KernelFacts, limits: Thresholds, by_
             Rule.LOOP_LOCAL_MEMORY,
             Severity.REGRESSION,
             f"{local_before} → {local_now} LDL/STL in the main loop",
+            local_now - local_before,
         )
 
     if new.registers >= new.register_cap and old.registers < old.register_cap:
@@ -179,7 +220,7 @@ def _compare_occupancy(old: Entry, new: Entry, by_design: Severity) -> list[Find
     # A CTA twice as large that halves the count keeps as many threads resident: no loss.
     if now < before and now * new.threads < before * old.threads:
         text = f"CTAs per SM {before} → {now} (limited by {new.limiter})"
-        return [Finding(Rule.OCCUPANCY, by_design, text)]
+        return [Finding(Rule.OCCUPANCY, by_design, text, before - now)]
     if now > before and now * new.threads > before * old.threads:
         return [Finding(Rule.OCCUPANCY, Severity.GAIN, f"CTAs per SM {before} → {now}")]
     return []
@@ -196,10 +237,11 @@ def over_budget(budgets: Budgets, build: Build, entry: Entry) -> list[Finding]:
         ("bytes of shared memory", entry.smem, budgets.smem_bytes),
     ):
         if limit is not None and value > limit:
-            findings.append(Finding(Rule.BUDGET, Severity.REGRESSION, f"{value} {name}, over the budget of {limit}"))
+            text = f"{value} {name}, over the budget of {limit}"
+            findings.append(Finding(Rule.BUDGET, Severity.REGRESSION, text, value - limit))
     if budgets.ctas_per_sm is not None and entry.ctas_per_sm is not None and entry.ctas_per_sm < budgets.ctas_per_sm:
         text = f"{entry.ctas_per_sm} CTAs per SM, under the budget of {budgets.ctas_per_sm}"
-        findings.append(Finding(Rule.BUDGET, Severity.REGRESSION, text))
+        findings.append(Finding(Rule.BUDGET, Severity.REGRESSION, text, budgets.ctas_per_sm - entry.ctas_per_sm))
     return findings
 
 
@@ -230,29 +272,56 @@ def _shapes(kernel: KernelFacts) -> str:
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def judge_time(time: Interval, instances: Sequence[float], thresholds: Thresholds) -> Verdict:
-    """SLOWER when the estimate is at least `time_cut`, the interval's near end over half of it, and all instances agree in
+def judge_time(
+    time: Interval, instances: Sequence[float] | None, thresholds: Thresholds, comparisons: int = 1
+) -> Verdict:
+    """SLOWER when the estimate is at least `time_cut`, the interval's near end over half of it, and the instances agree in
     sign; FASTER mirrors it; SAME when the estimate is inside ±`time_cut` and the interval inside ±`time_detect`; else
     INCONCLUSIVE. `time` is a log ratio: above 0 is slower.
+
+    The sign test shares the gate's `false_alarms` among its `comparisons`, with two looks at each: with one comparison all of
+    ten instances must agree, or 18 of twenty. `instances` is None where they are not paired, and signs say nothing.
     """
     cut, detect = thresholds.time_cut, thresholds.time_detect
-    if time.value >= cut and time.low > cut / 2 and all(value > 0 for value in instances):
+    if time.value >= cut and time.low > cut / 2 and _agree(instances, 1, thresholds, comparisons):
         return Verdict.SLOWER
-    if time.value <= -cut and time.high < -cut / 2 and all(value < 0 for value in instances):
+    if time.value <= -cut and time.high < -cut / 2 and _agree(instances, -1, thresholds, comparisons):
         return Verdict.FASTER
     if abs(time.value) < cut and max(-time.low, time.high) < detect:
         return Verdict.SAME
     return Verdict.INCONCLUSIVE
 
 
-def judge_pair(timing: Timing, role: str, thresholds: Thresholds) -> Verdict:
-    """A timing's verdict against its partner in `role`; UNMEASURED without one, INCOMPARABLE when the timing is void."""
+def _agree(instances: Sequence[float] | None, sign: int, thresholds: Thresholds, comparisons: int) -> bool:
+    """Whether so many instances have `sign` by chance alone no more often than the budget allows (the exact sign test)."""
+    if instances is None:
+        return True
+    count = len(instances)
+    agreeing = sum(value * sign > 0 for value in instances)
+    by_chance: float = sum(math.comb(count, k) for k in range(agreeing, count + 1)) / 2**count
+    return by_chance <= thresholds.false_alarms / (2 * comparisons)
+
+
+def instances_needed(comparisons: int, thresholds: Thresholds, least: int) -> int:
+    """How many instances a measurement needs for all of them agreeing in sign to satisfy `judge_time`; `least` at least."""
+    return max(least, math.ceil(math.log2(2 * comparisons / thresholds.false_alarms)))
+
+
+def judge_pair(
+    timing: Timing, role: str, thresholds: Thresholds, comparisons: int = 1, allowed: float = 0.0
+) -> Verdict:
+    """A timing's verdict against its partner in `role`; UNMEASURED without one, INCOMPARABLE when the timing is void.
+
+    `allowed` is a slowdown that is not counted (0.02: two per cent).
+    """
     pair = timing.pair(role)
     if pair is None:
         return Verdict.UNMEASURED
     if timing.void:
         return Verdict.INCOMPARABLE
-    return judge_time(pair.time, pair.instances, thresholds)
+    shift = math.log1p(allowed)
+    time = Interval(value=pair.time.value - shift, low=pair.time.low - shift, high=pair.time.high - shift)
+    return judge_time(time, [value - shift for value in pair.instances], thresholds, comparisons)
 
 
 def stored_change(old: Timing, new: Timing, thresholds: Thresholds) -> tuple[Verdict, Interval | None, str]:
@@ -280,18 +349,78 @@ def stored_change(old: Timing, new: Timing, thresholds: Thresholds) -> tuple[Ver
         return Verdict.INCOMPARABLE, None, ""
     _, partner, change = min(changes, key=lambda found: found[0])
     interval = Interval(value=change.value, low=change.low, high=change.high)
-    return judge_time(interval, [change.value], thresholds), interval, partner
+    return judge_time(interval, None, thresholds), interval, partner
 
 
-def less_accurate(old: Sequence[Check], new: Sequence[Check], thresholds: Thresholds) -> list[str]:
+def less_accurate(old: Sequence[Check], new: Sequence[Check], thresholds: Thresholds) -> list[Finding]:
     """The distributions on which the smallest error of `new` over its seeds exceeds the largest of `old` by the factor."""
     worse = []
     for distribution in dict.fromkeys(check.distribution for check in new):
         before = [c.relative_l2 for c in old if c.distribution == distribution and c.relative_l2 is not None]
         now = [c.relative_l2 for c in new if c.distribution == distribution and c.relative_l2 is not None]
         if before and now and min(now) > max(thresholds.accuracy_factor * max(before), thresholds.accuracy_floor):
-            worse.append(f"{distribution}: relative L2 error {max(before):.2e} → {min(now):.2e}")
+            text = f"{distribution}: relative L2 error {max(before):.2e} → {min(now):.2e}"
+            factor = min(now) / max(before) if max(before) else math.inf
+            worse.append(Finding(Rule.ACCURACY, Severity.REGRESSION, text, factor))
     return worse
+
+
+# ── causes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def attribute(total: Verdict, source: Verdict | None, toolchain: Verdict | None, *, machine_moved: bool) -> Cause:
+    """To what a slowdown is due. `total`: new source with the new toolchain against old source with the old one, interleaved;
+    `source`: both sources with the old toolchain; `toolchain`: the old source with both toolchains; None where not tried.
+
+    One toolchain built both sides where no second one was given: then what got slower is the source. Where nothing is slower
+    side by side, a slowdown that stored figures show is the machine's if the control moved with it.
+    """
+    if total is not Verdict.SLOWER:
+        return Cause.MACHINE if machine_moved else Cause.NOT_REPRODUCED
+    if toolchain is None:
+        return Cause.SOURCE
+    guilty = (source is Verdict.SLOWER, toolchain is Verdict.SLOWER)
+    return {
+        (True, False): Cause.SOURCE,
+        (False, True): Cause.TOOLCHAIN,
+        (True, True): Cause.BOTH,
+        (False, False): Cause.TOGETHER,
+    }[guilty]
+
+
+# ── accepted regressions ─────────────────────────────────────────────────────────────────────────────────────────────
+
+TIME = "time"
+METRICS = (TIME, *(rule.name.lower() for rule in Rule))
+"""What an accepted regression may be of: time (a share: 0.02 is 2 %), accuracy (a factor), or a static rule (its unit)."""
+
+
+class Acceptance(msgspec.Struct, frozen=True):
+    """How an entry of `accept` stands to a regression: it covers it, or `text` says why not."""
+
+    covers: bool
+    text: str
+
+
+def acceptance(
+    entries: Sequence[Accepted],
+    metric: str,
+    amount: float,
+    builds: tuple[str, str],
+    same_code: Callable[[str | None, str | None], bool],
+    today: datetime.date,
+) -> Acceptance | None:
+    """The newest entry about this regression, between builds of the code that it names; None without one."""
+    old, new = builds
+    for entry in reversed(entries):
+        if entry.metric != metric or not (same_code(entry.from_, old) and same_code(entry.to, new)):
+            continue
+        if today > entry.until:
+            return Acceptance(False, f"{metric} was accepted until {entry.until}, which has passed")
+        if amount > entry.max:
+            return Acceptance(False, f"{metric}: {amount:.4g} is over the accepted {entry.max:.4g}")
+        return Acceptance(True, f"{metric} accepted until {entry.until}: {entry.reason}")
+    return None
 
 
 # ── reported ─────────────────────────────────────────────────────────────────────────────────────────────────────────

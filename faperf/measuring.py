@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -60,7 +61,7 @@ def make_job(
         dirty=run.dirty,
         operation=operation.name,
         operation_version=operation.version,
-        seed=SEED,
+        seeds=[SEED],
         protocol=Protocol(),
         sides=list(sides),
         workloads=[JobWorkload(w.name, w.digest, w.shape) for w in workloads],
@@ -201,41 +202,46 @@ def with_measured(run: Run, found: Sequence[record.Record], known: Mapping[Key, 
     return record.replace(run, entries=entries)
 
 
-def perform(job: Job, distributions: Sequence[str], found: Callable[[Found], None], say: Callable[[str], None]) -> None:
+def perform(
+    job: Job,
+    card: str,
+    distributions: Sequence[str],
+    found: Callable[[Found], None],
+    say: Callable[[str], None],
+    spawned: Worker | None = None,
+) -> None:
     """Every task of a job, one after another: verify on each distribution, then time what is right.
 
     Faults and hangs become failed checks; the next task goes on in a new worker. `found` gets each record as it comes.
+    `spawned` is a worker whose child may be up already.
     """
-    worker = Worker(job)
     right: dict[tuple[str, str], bool] = {}
-    with the_card(say):
-        try:
-            ready = worker.start()
-            if ready.others:
-                say(f"warning: {len(ready.others)} other process(es) compute on this card; timings will be void")
-            for task in job.tasks:
-                for name in [task.side, *task.partners.values()]:
-                    if (name, task.workload) not in right:
-                        checks = list(_verify(job, name, task.workload, worker, distributions, say))
-                        right[name, task.workload] = all(check.ok for check in checks)
-                        for check in checks:
-                            found(check)
-                if right[task.side, task.workload]:
-                    partners = {role: name for role, name in task.partners.items() if right[name, task.workload]}
-                    _time(job, record.replace(task, partners=partners), worker, found, say)
-        finally:
-            worker.stop()
+    with the_card(card, say), spawned or Worker() as worker:
+        worker.job = job
+        ready = worker.start()
+        if ready.others:
+            say(f"warning: {len(ready.others)} other process(es) compute on this card; timings will be void")
+        for task in job.tasks:
+            for name in [task.side, *task.partners.values()]:
+                if (name, task.workload) not in right:
+                    checks = list(_verify(job, name, task.workload, worker, distributions, say))
+                    right[name, task.workload] = all(check.ok for check in checks)
+                    for check in checks:
+                        found(check)
+            if right[task.side, task.workload]:
+                partners = {role: name for role, name in task.partners.items() if right[name, task.workload]}
+                _time(job, record.replace(task, partners=partners), worker, found, say)
 
 
 def _verify(
     job: Job, name: str, workload: str, worker: Worker, distributions: Sequence[str], say: Callable[[str], None]
 ) -> Iterator[Check]:
-    """A side's checks, one a distribution; after a fault the kernel is not asked again."""
-    for distribution in distributions:
+    """A side's checks, one a distribution and seed; after a fault the kernel is not asked again."""
+    for distribution, seed in itertools.product(distributions, job.seeds):
         try:
-            check = worker.verify(name, workload, distribution)
+            check = worker.verify(name, workload, distribution, seed)
         except FaultError as fault:
-            blank = blank_check(job, job.side(name), job.workload(workload), distribution)
+            blank = blank_check(job, job.side(name), job.workload(workload), distribution, seed)
             check = record.replace(blank, fault=fault.kind, failure=f"{fault.kind}: {fault.detail}")
         if not check.ok:
             say(f"{name} on {workload}: WRONG on {distribution}: {check.failure}")
@@ -248,7 +254,7 @@ def _time(job: Job, task: Task, worker: Worker, found: Callable[[Found], None], 
     try:
         timing = worker.time(task)
     except FaultError as fault:
-        blank = blank_check(job, job.side(task.side), job.workload(task.workload), "timing")
+        blank = blank_check(job, job.side(task.side), job.workload(task.workload), "timing", job.seeds[0])
         found(record.replace(blank, fault=fault.kind, failure=f"while timing: {fault.kind}: {fault.detail}"))
         say(f"{task.side} on {task.workload}: {fault.kind} while timing: {fault.detail}")
         return
@@ -260,15 +266,15 @@ def launch_once(job: Job) -> None:
     """The first task's kernel, once, on normal inputs, in this process. Raises MeasuringError."""
     side, workload = job.side(job.tasks[0].side), job.workload(job.tasks[0].workload)
     try:
-        Bench(job, lambda answer: None).launch(side, workload, "normal")
+        Bench(job, lambda answer: None).launch(side, workload, "normal", job.seeds[0])
     except LaunchError as fault:
         raise MeasuringError(f"{side.name} on {workload.name}: {fault.kind}: {fault.detail}") from fault
 
 
 @contextlib.contextmanager
-def the_card(say: Callable[[str], None]) -> Iterator[None]:
-    """One measuring job at a time on the card, among all faperfs of this machine, whoever runs them. Waits for its turn."""
-    path = Path(tempfile.gettempdir()) / "faperf-gpu0.lock"
+def the_card(card: str, say: Callable[[str], None]) -> Iterator[None]:
+    """One measuring job at a time on a card, among all faperfs of this machine, whoever runs them. Waits for its turn."""
+    path = Path(tempfile.gettempdir()) / f"faperf-{card}.lock"
     try:
         lock = os.open(path, os.O_RDONLY)  # another user's file opens for reading only, and must not be created
     except FileNotFoundError:

@@ -61,8 +61,16 @@ class Project:
 
     @property
     def state(self) -> Path:
-        """`.faperf/`: cache, unfinished runs, records of a machine that is not enrolled. Ignored by git by its own file."""
+        """`.faperf/`: cache, added compilers, unfinished runs, records of a machine that is not enrolled.
+
+        Ignored by git by its own file.
+        """
         return self.root / ".faperf"
+
+    @property
+    def toolchains(self) -> Path:
+        """The CUDA compilers that `faperf toolchain add` installed, each in a directory by its version."""
+        return self.state / "toolchains"
 
     @property
     def manifests(self) -> Path:

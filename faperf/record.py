@@ -211,8 +211,12 @@ class Timing(_Frozen, frozen=True, kw_only=True, tag="timing", tag_field="kind")
         return next((pair for pair in self.pairs if pair.role == role), None)
 
 
-PROTOCOL_VERSION = 1
-"""Part of every timing: figures of different protocols do not compare."""
+PROTOCOL_VERSION = 2
+"""Part of every timing: figures of different protocols do not compare.
+
+  1  2026-11  a block's figure is the median of its launches
+  2  2026-11  it is the mean of the middle half, finer than the step in which events count
+"""
 
 
 class Protocol(_Frozen, frozen=True, kw_only=True):

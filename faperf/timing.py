@@ -59,6 +59,7 @@ class Measurement(msgspec.Struct, frozen=True):
     ratios: list[Ratio]
     warm_s: float
     gpu_s: float
+    steady_mhz: float | None
 
 
 Quad = tuple[list[Block], list[Block]]
@@ -68,15 +69,19 @@ Instance = dict[str, list[Quad]]
 """The quads of one instance, by partner."""
 
 
-def measure(device: Device, sides: Sequence[str], protocol: Protocol) -> Measurement:
-    """Warm up, then run every instance of the protocol. `sides[0]` is the candidate; the others are its partners."""
+def measure(
+    device: Device, sides: Sequence[str], protocol: Protocol, draw: random.Random, steady_mhz: float | None = None
+) -> Measurement:
+    """Warm up, then run every instance of the protocol. `sides[0]` is the candidate; the others are its partners.
+
+    `draw` gives the order of the quads. `steady_mhz` is the clock of a measurement that ended just now on the same card: what is still as warm need not warm twice.
+    """
     candidate, *partners = sides
     device.renew()
-    warm_s, seconds_a_launch = _warm_up(device, sides, protocol)
+    warm_s, steady_mhz, seconds_a_launch = _warm_up(device, sides, protocol, steady_mhz)
     quads = _quads_within_budget(protocol, len(partners), max(seconds_a_launch.values()))
     blocks = 4 * protocol.instances * quads * len(partners)
     launches = {side: max(1, round(protocol.budget_s / blocks / seconds_a_launch[side])) for side in sides}
-    order = random.Random(protocol.instances)
     instances: list[Instance] = []
     for number in range(protocol.instances):
         if number:
@@ -85,13 +90,14 @@ def measure(device: Device, sides: Sequence[str], protocol: Protocol) -> Measure
             device.block(side, 1)  # the first launch of a module pays for loading it
         instance: Instance = {partner: [] for partner in partners}
         for partner in partners:  # one after another: a change of partner is a change of power
-            for mirrored in _orientations(quads, first=number % 2 == 1, order=order):
+            for mirrored in _orientations(quads, first=number % 2 == 1, order=draw):
                 instance[partner].append(_quad(device, candidate, partner, launches, mirrored=mirrored))
         instances.append(instance)
     return Measurement(
         series=[_series(side, candidate, instances, launches[side], protocol) for side in sides],
         ratios=[_ratio(partner, instances, protocol) for partner in partners],
         warm_s=warm_s,
+        steady_mhz=steady_mhz,
         gpu_s=sum(
             b.elapsed_s for i in instances for quads in i.values() for quad in quads for side in quad for b in side
         ),
@@ -111,12 +117,17 @@ def _orientations(quads: int, *, first: bool, order: random.Random) -> list[bool
     return [first, *order.sample(rest, len(rest))]
 
 
-def _warm_up(device: Device, sides: Sequence[str], protocol: Protocol) -> tuple[float, dict[str, float]]:
-    """Alternate the sides until the clock is steady. Returns the seconds spent, and each side's seconds a launch."""
+def _warm_up(
+    device: Device, sides: Sequence[str], protocol: Protocol, before: float | None
+) -> tuple[float, float | None, dict[str, float]]:
+    """Alternate the sides until the clock is steady: as it was a window `before`.
+
+    Returns the seconds spent, the clock in MHz, and each side's seconds a launch.
+    """
     for side in sides:
         device.block(side, 1)
     seconds = {side: device.block(side, 3).elapsed_s / 3 for side in sides}
-    spent, before = 0.0, None
+    spent, clock = 0.0, before
     while spent < protocol.most_warm_s:
         clocks, window = [], 0.0
         while window < protocol.warm_window_s:
@@ -132,7 +143,7 @@ def _warm_up(device: Device, sides: Sequence[str], protocol: Protocol) -> tuple[
         if clock is None or (before is not None and abs(clock / before - 1) < protocol.warm_tolerance):
             break
         before = clock
-    return spent, seconds
+    return spent, clock, seconds
 
 
 def _quad(device: Device, candidate: str, partner: str, launches: dict[str, int], *, mirrored: bool) -> Quad:

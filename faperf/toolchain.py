@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,12 @@ from faperf.errors import ToolchainError
 
 INSTALL = "pip install 'faperf[toolchain]'"
 INSTALL_DISASSEMBLER = "pip install 'faperf[disassembler]'"
+
+RELEASE = re.compile(r"\d+\.\d+(\.\d+)?")
+"""How a compiler is named: a CUDA release ("13.5") or nvcc's own version ("13.5.37")."""
+
+ADDED = "faperf toolchain add"
+"""The origin of those that `compilers` installed."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +42,17 @@ class Toolchain:
     identity: record.Toolchain
 
 
-def find_toolchain(nvcc: str | None = None) -> Toolchain:
-    """The first nvcc of: `nvcc` or FAPERF_NVCC, the environment's wheels, CUDA_HOME, PATH. Raises ToolchainError."""
-    path, origin = _find_nvcc(nvcc)
+def find_toolchain(nvcc: str | None = None, *, installed: Path | None = None) -> Toolchain:
+    """The tools around the first nvcc of: `nvcc` or FAPERF_NVCC, the environment's wheels, CUDA_HOME, PATH.
+
+    `nvcc` and FAPERF_NVCC are each a path, a program on PATH, or a release: "13.5" is the newest 13.5 of those that were
+    added under `installed` (a project's `toolchains`), else the one that would be found without a name, if it is a 13.5.
+    A file of such a name is meant by "./13.5". Downloads nothing. Raises ToolchainError; for a release that is not here
+    its remedy is the command that adds it.
+    """
+    path, origin = _find_nvcc(nvcc, installed)
     path = path.absolute()  # compilers run in the project's root, not where faperf was called
-    release = _ask(path, "--version")
-    version = re.search(r"\bV(\d+\.\d+\.\d+)", release)
-    if version is None:
-        raise ToolchainError("does not answer as nvcc does", where=str(path), remedy=INSTALL)
-    build = re.search(r"^Build (\S+)", release, re.MULTILINE)
+    version, build = _identify(path)
     host = _find_host()
     host_version = _ask(host, "-dumpfullversion", "-dumpversion").strip()
     return Toolchain(
@@ -52,8 +62,35 @@ def find_toolchain(nvcc: str | None = None) -> Toolchain:
         host=host,
         includes=tuple(_toolkit_includes(path)),
         host_includes=tuple(_host_includes(host)),
-        identity=record.Toolchain(nvcc=version[1], build=build[1] if build else "", host=f"{host.name} {host_version}"),
+        identity=record.Toolchain(nvcc=version, build=build, host=f"{host.name} {host_version}"),
     )
+
+
+def added_toolchains(installed: Path | None) -> dict[str, Path]:
+    """nvcc's version → nvcc, of those that were added under `installed`; oldest first."""
+    found = installed.glob("*/nvidia/cu*/bin/nvcc") if installed else ()
+    by_version = {version: nvcc for nvcc in found if RELEASE.fullmatch(version := nvcc.parents[3].name)}
+    return {version: by_version[version] for version in sorted(by_version, key=_numbers)}
+
+
+def is_release(version: str, release: str) -> bool:
+    """Whether nvcc `version` is one of `release`: 13.5.37 of 13.5 and of 13.5.37, but not of 13.50."""
+    wanted = _numbers(release)
+    return _numbers(version)[: len(wanted)] == wanted
+
+
+def prove(toolchain: Toolchain) -> None:
+    """Compile an empty kernel for sm_80 and disassemble it. Raises ToolchainError in the tool's own words."""
+    with tempfile.TemporaryDirectory() as scratch:
+        source, cubin = Path(scratch) / "empty.cu", Path(scratch) / "empty.cubin"
+        source.write_text('#include <cuda_fp16.h>\nextern "C" __global__ void empty() {}\n', encoding="utf-8")
+        _ask(toolchain.nvcc, "--cubin", "-arch=sm_80", f"-ccbin={toolchain.host}", str(source), "-o", str(cubin))
+        if "empty" not in _ask(toolchain.nvdisasm, str(cubin)):
+            raise ToolchainError(
+                f"does not read what {toolchain.nvcc} compiles",
+                where=str(toolchain.nvdisasm),
+                remedy=INSTALL_DISASSEMBLER,
+            )
 
 
 def scrubbed_environment() -> dict[str, str]:
@@ -62,15 +99,38 @@ def scrubbed_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in keep if name in os.environ} | {"LC_ALL": "C"}
 
 
-def _find_nvcc(explicit: str | None) -> tuple[Path, str]:
-    if explicit or os.environ.get("FAPERF_NVCC"):
-        origin = "--nvcc" if explicit else "FAPERF_NVCC"
-        found = shutil.which(explicit or os.environ["FAPERF_NVCC"])
-        if found is None:
-            raise ToolchainError(
-                f"'{explicit or os.environ['FAPERF_NVCC']}' is no program", where=origin, remedy="give the path of nvcc"
-            )
-        return Path(found), origin
+def _find_nvcc(explicit: str | None, installed: Path | None) -> tuple[Path, str]:
+    named = explicit or os.environ.get("FAPERF_NVCC")
+    if not named:
+        return _find_unnamed()
+    if RELEASE.fullmatch(named):
+        return _find_release(named, installed, explicit=bool(explicit))
+    origin = "--nvcc" if explicit else "FAPERF_NVCC"
+    found = shutil.which(named)
+    if found is None:
+        raise ToolchainError(
+            f"'{named}' is no program", where=origin, remedy="give the path of nvcc, or a release as in 13.5"
+        )
+    return Path(found), origin
+
+
+def _find_release(release: str, installed: Path | None, *, explicit: bool) -> tuple[Path, str]:
+    added = added_toolchains(installed)
+    for version in reversed(added):
+        if is_release(version, release):
+            return added[version], ADDED
+    with contextlib.suppress(ToolchainError):
+        path, origin = _find_nvcc(None, installed) if explicit else _find_unnamed()
+        if is_release(_identify(path)[0], release):
+            return path, origin
+    raise ToolchainError(
+        f"no CUDA {release} is at hand (added: {', '.join(added) or 'none'})",
+        where=None if explicit else "FAPERF_NVCC",
+        remedy=f"{ADDED} {release}",
+    )
+
+
+def _find_unnamed() -> tuple[Path, str]:
     for directory in _wheel_directories():
         if (directory / "nvcc").is_file():
             return directory / "nvcc", "this environment's wheels"
@@ -83,6 +143,20 @@ def _find_nvcc(explicit: str | None) -> tuple[Path, str]:
     raise ToolchainError(
         "no nvcc: not in --nvcc or FAPERF_NVCC, this environment's wheels, CUDA_HOME or PATH", remedy=INSTALL
     )
+
+
+def _identify(nvcc: Path) -> tuple[str, str]:
+    """nvcc's version ("13.5.37") and NVIDIA's own build string."""
+    answer = _ask(nvcc, "--version")
+    version = re.search(r"\bV(\d+\.\d+\.\d+)", answer)
+    if version is None:
+        raise ToolchainError("does not answer as nvcc does", where=str(nvcc), remedy=INSTALL)
+    build = re.search(r"^Build (\S+)", answer, re.MULTILINE)
+    return version[1], build[1] if build else ""
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]
 
 
 def _find_nvdisasm(nvcc: Path) -> Path:
@@ -145,6 +219,12 @@ def _ask(program: Path, *arguments: str) -> str:
             timeout=60,
             check=True,
         )
+    except subprocess.CalledProcessError as error:
+        raise ToolchainError(
+            f"does not run: exit status {error.returncode}\n{error.output.strip()}".strip(),
+            where=str(program),
+            remedy=INSTALL,
+        ) from error
     except (OSError, subprocess.SubprocessError) as error:
         raise ToolchainError(f"does not run: {error}", where=str(program), remedy=INSTALL) from error
     return answer.stdout

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import random
 import select
@@ -19,7 +20,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Self
 from typing import Protocol as Interface
 
 import msgspec
@@ -30,9 +32,13 @@ from faperf.device import (
     Arena,
     Block,
     Card,
+    Gpu,
     Kernels,
     LaunchError,
+    can_measure,
     control_identity,
+    find_gpu,
+    preload,
     reason_words,
 )
 from faperf.errors import MeasuringError
@@ -54,16 +60,20 @@ TAIL_BYTES = 4096
 HANG = "hang"
 DIED = "worker died"
 CLOCK_GAP = 0.02
+STILL_WARM_S = 1.0
+SLOWER_BY = 20
+"""A block may take so many times as long as its launches did before it counts as hanging, beside one launch's own limit."""
 MOST_BYTES = 2**28
 """No frame is longer. Four letters of text, read as a length, are."""
 
 
 class Verify(msgspec.Struct, frozen=True, tag=True):
-    """Verify a side on a workload and one distribution; answered by Checked."""
+    """Verify a side on a workload and one distribution's inputs of a seed; answered by Checked."""
 
     side: str
     workload: str
     distribution: str
+    seed: int
 
 
 class Time(msgspec.Struct, frozen=True, tag=True):
@@ -191,12 +201,19 @@ class _Limited:
 
 
 CHILD = (sys.executable, "-m", "faperf.worker")
+ENVIRONMENT = {
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as nvidia-smi counts
+    "CUPY_ACCELERATORS": "",  # the first sum through CUB takes half a second, and five where cupy has not compiled it yet
+}
 
 
 class Worker:
-    """One job's worker. Starts a child when it is first asked, and a new one after each fault or hang."""
+    """One job's worker. Starts a child when it is first asked, and a new one after each fault or hang.
 
-    def __init__(self, job: Job, command: Sequence[str] = CHILD) -> None:
+    `spawn` may come long before the job is known: the child then imports its libraries, and leaves the card alone.
+    """
+
+    def __init__(self, job: Job | None = None, command: Sequence[str] = CHILD) -> None:
         self.job = job
         self.command = command
         self.ready: Ready | None = None
@@ -204,10 +221,17 @@ class Worker:
         self._child: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
 
-    def start(self) -> Ready:
-        """Make sure that a child is there. Raises MeasuringError when none comes up: that is no kernel's fault."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def spawn(self) -> None:
+        """Start a child where there is none; it waits for the job."""
         if self._child is None:
             self.children += 1
+            self.ready = None
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (a pipe that nobody reads would fill up)
             self._child = subprocess.Popen(
                 self.command,
@@ -216,7 +240,14 @@ class Worker:
                 stderr=self._errors,
                 bufsize=0,  # `select` must see all that was not read yet
                 start_new_session=True,
+                env=os.environ | ENVIRONMENT,
             )
+
+    def start(self) -> Ready:
+        """Make sure that a child has the job. Raises MeasuringError when none comes up: that is no kernel's fault."""
+        self.spawn()
+        if self.ready is None:
+            assert self.job is not None
             self._send(self.job)
             answer = self._receive(SLACK_S)
             if not isinstance(answer, Ready):
@@ -225,12 +256,11 @@ class Worker:
                     f"the worker does not start: {fault.kind}: {fault.detail}", remedy="faperf doctor"
                 ) from fault
             self.ready = answer
-        assert self.ready is not None
         return self.ready
 
-    def verify(self, side: str, workload: str, distribution: str) -> Check:
+    def verify(self, side: str, workload: str, distribution: str, seed: int) -> Check:
         """Raises FaultError."""
-        answer = self._ask(Verify(side, workload, distribution))
+        answer = self._ask(Verify(side, workload, distribution, seed))
         assert isinstance(answer, Checked)
         return answer.check
 
@@ -303,6 +333,27 @@ class Worker:
         return FaultError(DIED, f"exit {child.returncode}: {last[0]}")
 
 
+@dataclass(frozen=True)
+class Here:
+    """The GPU of this machine, or why nothing is measured on one; and a worker for it, whose child may be coming up."""
+
+    gpu: Gpu | None = None
+    reason: str | None = "--no-gpu was given"
+    worker: Worker | None = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def find(cls) -> Iterator[Here]:
+        """Look for a GPU, and have a child load its libraries while the compiler works."""
+        gpu, reason = find_gpu()
+        with Worker() as worker:
+            if gpu is not None and can_measure():
+                worker.spawn()
+            elif gpu is not None:
+                reason = f"there is a {gpu.name}, but cupy is not installed (pip install 'faperf[gpu]')"
+            yield cls(gpu, reason, worker)
+
+
 # ── the child's side ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -314,8 +365,10 @@ class Bench:
         self.tell = tell
         self.card = Card()
         self.operation: Operation = BUILT_IN[job.operation]
-        self._known_inputs: dict[tuple[str, str, str], dict[str, Any]] = {}
-        self._known_truth: dict[tuple[str, str, str], tuple[dict[str, Any], dict[str, Any]]] = {}
+        self.draw = random.Random()  # placements and orders are never the same twice
+        self._last: tuple[float, float | None] = (-math.inf, None)
+        self._known_inputs: dict[tuple[str, str, str, int], dict[str, Any]] = {}
+        self._known_truth: dict[tuple[str, str, str, int], tuple[dict[str, Any], dict[str, Any]]] = {}
 
     def ready(self) -> Ready:
         card = self.card
@@ -323,9 +376,9 @@ class Bench:
 
     # ── verification ──
 
-    def launch(self, side: Side, workload: JobWorkload, distribution: str) -> Arena:
+    def launch(self, side: Side, workload: JobWorkload, distribution: str, seed: int) -> Arena:
         """Launch once into poisoned memory. Raises LaunchError."""
-        inputs = self._inputs(side.layout, workload, distribution)
+        inputs = self._inputs(side.layout, workload, distribution, seed)
         arena = Arena(self._sizes(side, workload))
         for name in self.operation.tensors:
             arena.poison(name, POISON)
@@ -340,8 +393,9 @@ class Bench:
     def verify(self, request: Verify) -> Check:
         """Launch and compare. Raises LaunchError."""
         side, workload = self.job.side(request.side), self.job.workload(request.workload)
-        reference, baseline = self._truth(side.layout, workload, request.distribution)
-        arena = self.launch(side, workload, request.distribution)
+        distribution, seed = request.distribution, request.seed
+        reference, baseline = self._truth(side.layout, workload, distribution, seed)
+        arena = self.launch(side, workload, distribution, seed)
         (output,) = self.operation.outputs
         accuracy = compare(
             self.card.xp,
@@ -354,7 +408,7 @@ class Bench:
             overwritten=sum(arena.overwritten(name, POISON) for name in self.operation.tensors),
         )
         return record.replace(
-            self.blank_check(side, workload, request.distribution),
+            blank_check(self.job, side, workload, distribution, seed),
             relative_l2=accuracy.relative_l2,
             max_abs=accuracy.max_abs,
             baseline_l2=accuracy.baseline_l2,
@@ -362,22 +416,20 @@ class Bench:
             failure=accuracy.failure,
         )
 
-    def blank_check(self, side: Side, workload: JobWorkload, distribution: str) -> Check:
-        return blank_check(self.job, side, workload, distribution)
-
-    def _inputs(self, layout: str, workload: JobWorkload, distribution: str) -> dict[str, Any]:
-        key = (layout, workload.digest, distribution)
+    def _inputs(self, layout: str, workload: JobWorkload, distribution: str, seed: int) -> dict[str, Any]:
+        key = (layout, workload.digest, distribution, seed)
         if key not in self._known_inputs:
-            seed = self.job.seed
             made = self.operation.inputs(self.card.xp, workload.shape, layout, distribution, seed)
             self._known_inputs[key] = made
         return self._known_inputs[key]
 
-    def _truth(self, layout: str, workload: JobWorkload, distribution: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _truth(
+        self, layout: str, workload: JobWorkload, distribution: str, seed: int
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """(float64 reference, plain fp16 result), worked out once."""
-        key = (layout, workload.digest, distribution)
+        key = (layout, workload.digest, distribution, seed)
         if key not in self._known_truth:
-            inputs = self._inputs(layout, workload, distribution)
+            inputs = self._inputs(layout, workload, distribution, seed)
             arguments = (self.card.xp, inputs, workload.shape, layout)
             self._known_truth[key] = (self.operation.reference(*arguments), self.operation.plain_fp16(*arguments))
         return self._known_truth[key]
@@ -402,7 +454,9 @@ class Bench:
         sides = {side.name: side, **{name: self.job.side(name) for name in task.partners.values()}}
         bench = _Interleaved(self, sides, workload)
         power: list[float] = []
-        measured = measure(_Sampled(bench, self.card, power), [*sides, CONTROL], self.job.protocol)
+        device = _Sampled(bench, self.card, power)
+        measured = measure(device, [*sides, CONTROL], self.job.protocol, self.draw, self._steady_mhz())
+        self._last = (time.monotonic(), measured.steady_mhz)
         own = measured.series[0]
         series = {series.side: series for series in measured.series}
         roles = {name: role for role, name in task.partners.items()} | {CONTROL: CONTROL}
@@ -456,13 +510,13 @@ class Bench:
             ],
         )
 
+    def _steady_mhz(self) -> float | None:
+        """The clock at which the last timing ended, where the card has had no time to cool down since."""
+        when, clock = self._last
+        return clock if time.monotonic() - when < STILL_WARM_S else None
+
     def _build_of(self, name: str) -> str:
         return control_identity(self.card.capability) if name == CONTROL else self.job.side(name).build
-
-    def limit_s(self) -> float:
-        """How long a timing may take in all before it counts as hanging."""
-        protocol = self.job.protocol
-        return SLACK_S + 10 * (protocol.budget_s + protocol.most_warm_s)
 
 
 class _Interleaved:
@@ -470,16 +524,16 @@ class _Interleaved:
 
     def __init__(self, bench: Bench, sides: dict[str, Side], workload: JobWorkload) -> None:
         self._bench, self._sides, self._workload = bench, sides, workload
-        self._random = random.Random(bench.job.seed)
+        self._seconds: dict[str, float] = {}
         self._bound: dict[str, Any] = {}
         self._kept: list[Any] = []
 
     def renew(self) -> None:
         bench, workload = self._bench, self._workload
         first = next(iter(self._sides.values()))
-        inputs = bench._inputs(first.layout, workload, "normal")
+        inputs = bench._inputs(first.layout, workload, "normal", bench.job.seeds[0])
         self._bound, self._kept = {}, []
-        arena = Arena(bench._sizes(first, workload), spread=self._random)
+        arena = Arena(bench._sizes(first, workload), spread=bench.draw)
         for name, values in inputs.items():
             arena.tensors[name][...] = values
         for name, side in self._sides.items():
@@ -490,7 +544,11 @@ class _Interleaved:
         bench.card.wait()
 
     def block(self, side: str, launches: int) -> Block:
-        return self._bench.card.block(self._bound[side], launches)
+        own_limit = self._sides[side].timeout_s if side in self._sides else SLACK_S
+        with self._bench._launching(own_limit + SLOWER_BY * launches * self._seconds.get(side, 0.0)):
+            block = self._bench.card.block(self._bound[side], launches)
+        self._seconds[side] = block.elapsed_s / launches
+        return block
 
 
 class _Sampled:
@@ -509,7 +567,7 @@ class _Sampled:
         return block
 
 
-def blank_check(job: Job, side: Side, workload: JobWorkload, distribution: str) -> Check:
+def blank_check(job: Job, side: Side, workload: JobWorkload, distribution: str, seed: int) -> Check:
     """A check without its outcome."""
     return Check(
         schema=record.SCHEMA,
@@ -521,7 +579,7 @@ def blank_check(job: Job, side: Side, workload: JobWorkload, distribution: str) 
         operation_version=job.operation_version,
         by="silicon",
         distribution=distribution,
-        seed=job.seed,
+        seed=seed,
     )
 
 
@@ -550,6 +608,7 @@ def main() -> None:
     _end_with_parent()
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not land among the frames
+    preload()
     content = read_frame(requests)
     if content is None:
         return
@@ -561,7 +620,6 @@ def main() -> None:
             if isinstance(request, Verify):
                 write_frame(answers, Checked(bench.verify(request)))
             else:
-                write_frame(answers, Launching(bench.limit_s()))
                 write_frame(answers, Timed(bench.time(request.task)))
         except LaunchError as fault:
             write_frame(answers, Faulted(fault.kind, fault.detail, fault.context_lost))

@@ -92,7 +92,7 @@ def job(*sides: Side, tasks: list[Task] | None = None, **facts: Any) -> Job:
         "dirty": [],
         "operation": "attention_forward",
         "operation_version": 1,
-        "seed": 7,
+        "seeds": [7],
         "protocol": Protocol(),
         "sides": chosen,
         "workloads": [JobWorkload("tiny", "digest", {"B": 1, "H": 2, "S": 128, "D": 64})],

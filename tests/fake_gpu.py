@@ -27,6 +27,7 @@ from tests.compiling import script
 
 NAME = "Fake H200"
 CLASS = "fake-h200-700w-140gib"
+UUID = "01234567-89ab-cdef-0123-456789abcdef"
 CONTROL_MS = 1.0
 
 
@@ -39,11 +40,10 @@ def install(folder: Path) -> dict[str, str]:
     (python / "sitecustomize.py").write_text(
         "import sys\n\n"
         "if {'run', 'diff'} & set(sys.orig_argv):\n"
-        "    import functools\n\n"
-        "    import faperf.measuring\n\n"
-        f"    faperf.measuring.Worker = functools.partial(faperf.measuring.Worker, command={command!r})\n"
+        "    import faperf.worker\n\n"
+        f"    faperf.worker.Worker.__init__.__defaults__ = (None, {command!r})\n"
     )
-    script(folder / "bin/nvidia-smi", f"echo '{NAME}, 9.0, 700.00, 143771'")
+    script(folder / "bin/nvidia-smi", f"echo '{NAME}, 9.0, 700.00, 143771, GPU-{UUID}'")
     (folder / "tmp").mkdir()
     root = str(Path(__file__).parents[1])
     return {
@@ -74,7 +74,7 @@ def timing(job: Job, task: Task, ms: Callable[[str], float]) -> Timing:
 
     def pair(role: str, build: str, version: str, theirs: float) -> Pair:
         ratio = math.log(own / theirs)
-        spread = [ratio + 1e-4 * (n - 3.5) for n in range(8)]
+        spread = [ratio + 1e-4 * (n - 4.5) for n in range(10)]
         time = Interval(value=ratio, low=spread[0], high=spread[-1])
         return Pair(role=role, build=build, version=version, time=time, instances=spread)
 
@@ -109,9 +109,6 @@ class FakeBench:
     def ready(self) -> worker.Ready:
         return worker.Ready(NAME, "0123456789ab", "580.0", "9.0", [])
 
-    def limit_s(self) -> float:
-        return 60.0
-
     def verify(self, request: worker.Verify) -> Check:
         side, workload = self.job.side(request.side), self.job.workload(request.workload)
         self._note(f"check {side.name} {request.distribution} {workload.name}")
@@ -123,7 +120,7 @@ class FakeBench:
         if fault := fate.get("fault"):
             raise LaunchError(fault, f"{side.version} meets {fault}")
         self.tell(worker.Landed())
-        blank = worker.blank_check(self.job, side, workload, request.distribution)
+        blank = worker.blank_check(self.job, side, workload, request.distribution, request.seed)
         return record.replace(blank, relative_l2=1e-4, max_abs=1e-3, bound=1e-3, failure=fate.get("wrong"))
 
     def time(self, task: Task) -> Timing:

@@ -65,7 +65,9 @@ def timing(job: Job, task: Task, **changes: Any) -> Timing:
 
 
 def check(job: Job, task: Task, distribution: str = "normal", **changes: Any) -> Check:
-    return record.replace(blank_check(job, job.side(task.side), job.workload(task.workload), distribution), **changes)
+    return record.replace(
+        blank_check(job, job.side(task.side), job.workload(task.workload), distribution, 7), **changes
+    )
 
 
 # ── the job ──
@@ -488,7 +490,7 @@ def test_a_bundle_of_an_operation_that_is_not_here_is_refused(
     import faperf.harness as harness
     from faperf.device import Gpu
 
-    monkeypatch.setattr(harness, "find_gpu", lambda: (Gpu("a GPU", "9.0", 700.0, 1024), None))
+    monkeypatch.setattr(harness, "find_gpu", lambda: (Gpu("a GPU", "9.0", 700.0, 1024, CARD), None))
     monkeypatch.setattr(harness, "can_measure", lambda: True)
     with pytest.raises(MeasuringError, match="has no operation") as caught:
         run_bundle(record.replace(FULL, **changes), print)
@@ -538,8 +540,13 @@ class FakeWorker:
     others: list[int]
     stopped: int
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    job: Job
+
+    def __enter__(self) -> FakeWorker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self) -> Ready:
         if error := self.fates.get(("start",)):
@@ -547,9 +554,9 @@ class FakeWorker:
             raise error
         return Ready("a GPU", "card", "580.0", "9.0", self.others)
 
-    def verify(self, side: str, workload: str, distribution: str) -> Check:
+    def verify(self, side: str, workload: str, distribution: str, seed: int) -> Check:
         failure = self._ask("verify", side, distribution)
-        found = blank_check(self.job, self.job.side(side), self.job.workload(workload), distribution)
+        found = blank_check(self.job, self.job.side(side), self.job.workload(workload), distribution, seed)
         return record.replace(found, failure=failure)
 
     def time(self, task: Task) -> Timing:
@@ -585,13 +592,14 @@ THREE = facts.job(
         Task("t3@sm_90a", "tiny", {"parent": "t1@sm_90a"}),
     ],
 )
+CARD = "0123456789ab"
 T1, T2, T3 = (side.name for side in THREE.sides)
 
 
 def work(job: Job = THREE) -> tuple[list[Check | Timing], list[str]]:
     found: list[Check | Timing] = []
     said: list[str] = []
-    perform(job, DISTRIBUTIONS, found.append, said.append)
+    perform(job, CARD, DISTRIBUTIONS, found.append, said.append)
     return found, said
 
 
@@ -692,7 +700,7 @@ def test_a_disk_that_is_full_ends_the_run_and_not_the_version(fake: type[FakeWor
         raise HistoryError("no space")
 
     with pytest.raises(FaperfError):
-        perform(THREE, DISTRIBUTIONS, full, print)
+        perform(THREE, CARD, DISTRIBUTIONS, full, print)
     assert fake.stopped == 1
 
 
@@ -703,7 +711,7 @@ import sys, time
 from faperf.measuring import the_card
 
 name, hold_s = sys.argv[1], float(sys.argv[2])
-with the_card(lambda line: print(name, "is told:", line, flush=True)):
+with the_card("0123456789ab", lambda line: print(name, "is told:", line, flush=True)):
     print(name, "in", flush=True)
     time.sleep(hold_s)
     print(name, "out", flush=True)
@@ -750,7 +758,7 @@ def test_a_killed_process_leaves_the_card_free(tmp_path: Path) -> None:
 
 def test_the_lock_of_another_user_is_respected_too(tmp_path: Path) -> None:
     """A file that we may only read."""
-    (tmp_path / "faperf-gpu0.lock").touch(mode=0o444)
+    (tmp_path / f"faperf-{CARD}.lock").touch(mode=0o444)
     reading = "import os, faperf.measuring\nreal = os.open\n" + (
         "def only_reading(path, flags, *rest):\n"
         "    if str(path).endswith('.lock') and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT): raise PermissionError\n"

@@ -109,7 +109,7 @@ def two(change: float = 0.0, ms: float = 0.5, **troubles: Any) -> FakeCard:
 
 
 def ratio_of(card: FakeCard, protocol: Protocol = PROTOCOL) -> Ratio:
-    (ratio,) = measure(card, ["new", "old"], protocol).ratios
+    (ratio,) = measure(card, ["new", "old"], protocol, random.Random(1)).ratios
     return ratio
 
 
@@ -166,7 +166,7 @@ def test_the_first_launch_of_a_module_is_not_timed() -> None:
 def test_every_figure_of_a_measurement_by_hand() -> None:
     """Without any trouble: 1 ms and 0.8 ms, launches of 1 ms and 0.8 ms."""
     card = FakeCard({"new": 1.0, "old": 0.8}, noise=0, flush_ms=0)
-    found = measure(card, ["new", "old"], PROTOCOL)
+    found = measure(card, ["new", "old"], PROTOCOL, random.Random(1))
     new, old = found.series
     assert (new.side, old.side) == ("new", "old")
     assert (new.ms.value, new.ms.low, new.ms.high) == (1, 1, 1)
@@ -192,7 +192,7 @@ def test_one_value_an_instance_however_many_blocks() -> None:
 
 def test_each_partner_has_quads_of_its_own() -> None:
     card = FakeCard({"new": 0.5, "old": 0.5, "control": 0.1})
-    measure(card, ["new", "old", "control"], PROTOCOL)
+    measure(card, ["new", "old", "control"], PROTOCOL, random.Random(1))
     for blocks in card.timed(3):
         sides = [side for side, _ in blocks]
         quads = ["".join(side[0] for side in sides[at : at + 4]) for at in range(0, len(sides), 4)]
@@ -203,7 +203,7 @@ def test_each_partner_has_quads_of_its_own() -> None:
 def test_the_order_is_balanced() -> None:
     """Each side begins as often, and follows the other and itself nearly as often: the order within an instance is drawn."""
     card = two()
-    measure(card, ["new", "old"], PROTOCOL)
+    measure(card, ["new", "old"], PROTOCOL, random.Random(1))
     begins: Counter[str] = Counter()
     follows: Counter[tuple[str, str]] = Counter()
     for instance in card.timed(2):
@@ -232,7 +232,7 @@ def after_control(before: str, now: str) -> float:
 
 def test_a_hungry_control_leaves_the_parents_ratio_alone() -> None:
     card = FakeCard({"new": 0.5, "old": 0.5, "control": 0.1}, noise=0, after=after_control)
-    parent, control = measure(card, ["new", "old", "control"], PROTOCOL).ratios
+    parent, control = measure(card, ["new", "old", "control"], PROTOCOL, random.Random(1)).ratios
     assert parent.partner == "old"
     assert max(map(abs, parent.instances)) < HUNGRY / 10
     # against the hungry one itself half of it stays: the candidate follows it three times in four, it itself once
@@ -263,27 +263,27 @@ def test_fewer_than_eight_instances_conclude_nothing() -> None:
 @pytest.mark.parametrize("budget_s", [0.5, 2.0])
 @pytest.mark.parametrize("ms", [0.005, 0.02, 0.1, 0.5, 2.0, 3.5])
 def test_gpu_time_stays_near_the_budget(ms: float, budget_s: float) -> None:
-    found = measure(two(ms=ms), ["new", "old"], Protocol(budget_s=budget_s))
+    found = measure(two(ms=ms), ["new", "old"], Protocol(budget_s=budget_s), random.Random(1))
     assert budget_s / 1.5 < found.gpu_s < budget_s * 1.5
 
 
 @pytest.mark.parametrize("ms", [5.0, 10.0, 20.0])
 def test_gpu_time_of_long_kernels_stays_near_the_default_budget(ms: float) -> None:
-    found = measure(two(ms=ms), ["new", "old"], PROTOCOL)
+    found = measure(two(ms=ms), ["new", "old"], PROTOCOL, random.Random(1))
     assert PROTOCOL.budget_s / 1.5 < found.gpu_s < PROTOCOL.budget_s * 1.5
 
 
 def test_a_long_kernel_is_launched_once_a_block_at_least() -> None:
     """And two quads an instance; then it costs what it costs: 160 blocks with two partners, the candidate in half of them."""
     card = FakeCard({"new": 100.0, "old": 100.0, "control": 0.1}, noise=0, flush_ms=0)
-    found = measure(card, ["new", "old", "control"], PROTOCOL)
+    found = measure(card, ["new", "old", "control"], PROTOCOL, random.Random(1))
     assert [s.launches for s in found.series[:2]] == [80, 40]
     assert found.gpu_s == pytest.approx(120 * 0.1 + 40 * 0.0125, rel=0.01)
 
 
 def test_a_slow_and_a_fast_side_get_the_same_time() -> None:
     card = FakeCard({"new": 2.5, "old": 0.05})
-    found = measure(card, ["new", "old"], PROTOCOL)
+    found = measure(card, ["new", "old"], PROTOCOL, random.Random(1))
     spent = {
         side: sum(block.elapsed_s for instance in card.timed(2) for name, block in instance if name == side)
         for side in card.true_ms
@@ -294,7 +294,7 @@ def test_a_slow_and_a_fast_side_get_the_same_time() -> None:
 
 def test_launches_are_counted_as_they_were_made() -> None:
     card = FakeCard({"new": 0.5, "old": 0.4, "control": 0.1})
-    found = measure(card, ["new", "old", "control"], PROTOCOL)
+    found = measure(card, ["new", "old", "control"], PROTOCOL, random.Random(1))
     for series in found.series:
         timed = {launches for instance, side, launches in card.log if side == series.side and instance == 8} - {1}
         (launches,) = timed
@@ -311,7 +311,7 @@ def steady_after(seconds: float) -> Callable[[float], float]:
 
 
 def warm_s(card: FakeCard, protocol: Protocol = PROTOCOL) -> float:
-    return measure(card, ["new", "old"], protocol).warm_s
+    return measure(card, ["new", "old"], protocol, random.Random(1)).warm_s
 
 
 WINDOWS = 2.1 * PROTOCOL.warm_window_s
@@ -320,6 +320,14 @@ WINDOWS = 2.1 * PROTOCOL.warm_window_s
 
 def test_a_steady_clock_takes_two_windows() -> None:
     assert 2 * PROTOCOL.warm_window_s <= warm_s(two()) < 2 * WINDOWS
+
+
+def test_what_is_still_warm_takes_one_window_and_what_has_cooled_down_does_not() -> None:
+    def spent(steady_mhz: float) -> float:
+        return measure(two(), ["new", "old"], PROTOCOL, random.Random(1), steady_mhz).warm_s
+
+    assert PROTOCOL.warm_window_s <= spent(MHZ * 1.005) < WINDOWS
+    assert 2 * PROTOCOL.warm_window_s <= spent(MHZ * 1.02) < 2 * WINDOWS
 
 
 @pytest.mark.parametrize("seconds", [0.4, 0.8])
@@ -351,7 +359,7 @@ def test_both_sides_warm_the_card() -> None:
 def test_launches_are_scaled_to_the_warm_clock() -> None:
     """A kernel that runs at half speed once the card is warm still gets its budget, not twice of it."""
     card = two(clock=lambda now: MHZ if now < 0.02 else MHZ / 2)
-    found = measure(card, ["new", "old"], PROTOCOL)
+    found = measure(card, ["new", "old"], PROTOCOL, random.Random(1))
     assert found.gpu_s == pytest.approx(PROTOCOL.budget_s, rel=0.1)
 
 
@@ -373,45 +381,47 @@ def test_more_cycles_at_the_same_clock() -> None:
 
 
 def test_clocks_of_the_sides() -> None:
-    new, old = measure(two(own_clock={"new": 0.9}), ["new", "old"], PROTOCOL).series
+    new, old = measure(two(own_clock={"new": 0.9}), ["new", "old"], PROTOCOL, random.Random(1)).series
     assert new.clock_mhz == pytest.approx(0.9 * MHZ)
     assert old.clock_mhz == pytest.approx(MHZ)
 
 
 def test_without_a_clock_there_are_no_cycles() -> None:
-    found = measure(two(0.01, clock=lambda now: None), ["new", "old"], PROTOCOL)
+    found = measure(two(0.01, clock=lambda now: None), ["new", "old"], PROTOCOL, random.Random(1))
     assert [s.clock_mhz for s in found.series] == [None, None]
     assert found.ratios[0].cycles is None
     assert found.ratios[0].time.value == pytest.approx(math.log(1.01), abs=2e-4)
 
 
 def test_a_clock_that_is_lost_on_the_way_gives_no_cycles() -> None:
-    found = measure(two(clock=lambda now: MHZ if now < 1 else None), ["new", "old"], PROTOCOL)
+    found = measure(two(clock=lambda now: MHZ if now < 1 else None), ["new", "old"], PROTOCOL, random.Random(1))
     assert found.ratios[0].cycles is None
     assert found.series[0].clock_mhz == pytest.approx(MHZ, rel=1e-6)
 
 
 def test_reasons_are_gathered_by_side() -> None:
-    quiet = measure(two(), ["new", "old"], PROTOCOL)
+    quiet = measure(two(), ["new", "old"], PROTOCOL, random.Random(1))
     assert [s.reasons for s in quiet.series] == [0, 0]
     card = two(
         reasons=lambda number, side: {("new", 0): 0x4, ("new", 1): 0x20, ("old", 0): 0x1}.get((side, number % 2), 0)
     )
-    assert [s.reasons for s in measure(card, ["new", "old"], PROTOCOL).series] == [0x24, 0x1]
+    assert [s.reasons for s in measure(card, ["new", "old"], PROTOCOL, random.Random(1)).series] == [0x24, 0x1]
 
 
 def test_one_block_is_enough_for_a_reason_and_warming_up_does_not_count() -> None:
     """The very last block of all, against all that come before the first that is timed."""
     count = len(logged(two()))
-    last = measure(two(reasons=lambda number, side: 0x8 * (number == count - 1)), ["new", "old"], PROTOCOL)
+    last = measure(
+        two(reasons=lambda number, side: 0x8 * (number == count - 1)), ["new", "old"], PROTOCOL, random.Random(1)
+    )
     assert sorted(s.reasons for s in last.series) == [0, 0x8]
     warm = count - 10 * 16 - 9 * 2
-    early = measure(two(reasons=lambda number, side: 0x8 * (number < warm)), ["new", "old"], PROTOCOL)
+    early = measure(two(reasons=lambda number, side: 0x8 * (number < warm)), ["new", "old"], PROTOCOL, random.Random(1))
     assert [s.reasons for s in early.series] == [0, 0]
 
 
 def logged(card: FakeCard) -> list[tuple[int, str, int]]:
-    measure(card, ["new", "old"], PROTOCOL)
+    measure(card, ["new", "old"], PROTOCOL, random.Random(1))
     return card.log
 
 

@@ -23,7 +23,7 @@ from tests import facts
 from tests.fake_gpu import timing
 
 JOB = facts.job(facts.side("t1"), facts.side("t2"))
-CHECK = worker.blank_check(JOB, JOB.sides[0], JOB.workloads[0], "normal")
+CHECK = worker.blank_check(JOB, JOB.sides[0], JOB.workloads[0], "normal", 7)
 TIMING = timing(JOB, JOB.tasks[0], lambda name: 1.25)
 READY = Ready("a GPU", "card", "580.0", "9.0", [])
 
@@ -112,12 +112,12 @@ def gone(pid: int, within_s: float = 10.0) -> bool:
 
 
 def check(one: Worker) -> None:
-    assert one.verify("t1@sm_90a", "tiny", "normal") == CHECK
+    assert one.verify("t1@sm_90a", "tiny", "normal", 7) == CHECK
 
 
 def fault(one: Worker) -> FaultError:
     with pytest.raises(FaultError) as caught:
-        one.verify("t1@sm_90a", "tiny", "normal")
+        one.verify("t1@sm_90a", "tiny", "normal", 7)
     return caught.value
 
 
@@ -146,10 +146,10 @@ def test_the_child_gets_the_job_and_the_requests_as_they_were_made(start: Start,
         'job = ask(); say(READY); request = ask(); (folder / "got").write_bytes(job)\n'
         '(folder / "asked").write_bytes(request); say(Checked(CHECK)); ask()\n'
     )
-    one.verify("t2@sm_90a", "tiny", "growing")
+    one.verify("t2@sm_90a", "tiny", "growing", 7)
     assert msgspec.msgpack.decode((tmp_path / "got").read_bytes(), type=Job) == JOB
     asked = msgspec.msgpack.decode((tmp_path / "asked").read_bytes(), type=worker.Verify)
-    assert asked == worker.Verify("t2@sm_90a", "tiny", "growing")
+    assert asked == worker.Verify("t2@sm_90a", "tiny", "growing", 7)
 
 
 def test_no_child_before_it_is_asked(start: Start) -> None:
@@ -185,7 +185,7 @@ def test_a_big_job_and_a_big_answer(start: Start) -> None:
         'say(Checked(msgspec.structs.replace(CHECK, failure="x" * 20_000_000))); ask()\n',
         facts.job(facts.side("t1", cubin=os.urandom(20_000_000))),
     )
-    answer = one.verify("t1@sm_90a", "tiny", "normal")
+    answer = one.verify("t1@sm_90a", "tiny", "normal", 7)
     assert answer.failure is not None
     assert len(answer.failure) == 20_000_000
 
@@ -213,6 +213,16 @@ def test_a_hang_is_ended_at_the_launchs_own_limit_and_the_next_request_gets_a_ne
     assert gone(lives()[0])
     check(one)
     assert one.children == 2
+
+
+def test_a_child_may_be_up_before_its_job_is_known(start: Start) -> None:
+    one = start("ask(); say(READY); ask(); say(Checked(CHECK)); ask()\n")
+    job, one.job = one.job, None
+    one.spawn()
+    one.job = job
+    one.start()
+    check(one)
+    assert one.children == 1
 
 
 def test_the_launchs_limit_ends_with_the_launch(start: Start) -> None:
@@ -323,7 +333,7 @@ def test_a_second_child_that_does_not_come_up_is_not_the_kernels_fault(start: St
     one = start('if number > 1:\n    sys.exit("GPU has fallen off the bus")\n' + HANG_ONCE)
     assert fault(one).kind == worker.HANG
     with pytest.raises(MeasuringError, match="GPU has fallen off the bus"):
-        one.verify("t2@sm_90a", "tiny", "normal")
+        one.verify("t2@sm_90a", "tiny", "normal", 7)
 
 
 # ── children that chatter ──
@@ -439,7 +449,7 @@ def test_the_child_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     parent.write_text(
         "import sys, msgspec\nfrom pathlib import Path\nfrom faperf.job import Job\nfrom faperf.worker import Worker\n\n"
         f"job = msgspec.msgpack.decode(Path({str(tmp_path / 'job')!r}).read_bytes(), type=Job)\n"
-        f"Worker(job, [sys.executable, {str(child)!r}]).verify('t1@sm_90a', 'tiny', 'normal')\n"
+        f"Worker(job, [sys.executable, {str(child)!r}]).verify('t1@sm_90a', 'tiny', 'normal', 7)\n"
     )
     process = subprocess.Popen([sys.executable, str(parent)])
     end = time.monotonic() + 20

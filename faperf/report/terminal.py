@@ -146,7 +146,7 @@ def _flag_lines(row: LadderRow) -> list[str]:
             lines.append(
                 f"- {row.version}: {row.time_verdict} than {pair.version}, time {_change(pair.time)} (measured){why}"
             )
-    lines += [f"- {row.version}: LESS ACCURATE than {row.parent} on {text} (measured)" for text in row.less_accurate]
+    lines += [f"- {row.version}: LESS ACCURATE than {row.parent} on {f.text} (measured)" for f in row.less_accurate]
     judged, reported = row.reported_verdict, row.reported
     if judged and reported and (judged.regression or judged.less_accurate):
         change = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(GPU is None, reason=f"no GPU: 
 
 SMALL = "{B: 2, H: 3, S: 512, D: 128}"
 V12 = (REPOSITORY / "kernels/v12.cu").read_text(encoding="utf-8")
+PAST_QK = "// Every warp is past its last QK"
 
 WRONG = {
     "no-rescale": ("o[n][2 * r] *= alpha;", ";"),
@@ -52,6 +54,15 @@ extern "C" __global__ void attention_forward(const __half* Q, const __half* K, c
 """
 
 
+LATE_HANG = V12.replace('extern "C" __global__', '__device__ int launches;\nextern "C" __global__').replace(
+    PAST_QK,
+    f"""if (blockIdx.x + blockIdx.y + threadIdx.x == 0 && atomicAdd(&launches, 1) > 20)
+        while (*reinterpret_cast<volatile int*>(&launches) > 0) ;
+    {PAST_QK}""",
+)
+"""Right, and the launches after a module's twentieth never end."""
+
+
 def version(user: UserProject, name: str, source: str, parent: str | None = None, **changes: str) -> None:
     manifest = (REPOSITORY / "manifests/v12.yaml").read_text(encoding="utf-8")
     manifest = manifest.replace("id: v12", f"id: {name}" + (f"\nparent: {parent}" if parent else ""))
@@ -64,9 +75,12 @@ def version(user: UserProject, name: str, source: str, parent: str | None = None
     user.write(f"manifests/{name}.yaml", manifest)
 
 
+Rogues = tuple[UserProject, Answer, dict[str, dict], float]
+
+
 @pytest.fixture(scope="module")
-def rogues(tmp_path_factory: pytest.TempPathFactory) -> tuple[UserProject, Answer, dict[str, dict]]:
-    """A project of bad versions with good ones among them, run once; the ladder's rows by version."""
+def rogues(tmp_path_factory: pytest.TempPathFactory) -> Rogues:
+    """A project of bad versions with good ones among them, run once; the ladder's rows by version; the seconds it took."""
     user = UserProject(tmp_path_factory.mktemp("rogues"))
     shapes = WORKLOADS.replace("{B: 1, H: 2, S: 128, D: 64}", SMALL)
     user.write("manifests/workloads.yaml", shapes)
@@ -78,19 +92,19 @@ def rogues(tmp_path_factory: pytest.TempPathFactory) -> tuple[UserProject, Answe
         version(user, f"b-{name}", V12.replace(old, new), "a0-good")
     for name, (body, _) in FAULTS.items():
         version(user, f"c-{name}", FAULTY.format(body=body), "a0-good", **{"4 * 64 * 256": "0"})
+    version(user, "c-late-hang", LATE_HANG, "a0-good")
     version(user, "d-smem", V12, "a0-good", **{"4 * 64 * 256": "1024 * 1024"})
     version(user, "d-grid", V12, "a0-good", **{'"B * H"': '"B * H * 100000"'})
     version(user, "d-arguments", V12, "a0-good", **{"      - {scalar: H, type: i32}\n": ""})
     version(user, "e-good", V12, "a0-good")
+    begun = time.monotonic()
     answer = cli_in(user.root)("run", "--target", TARGET, "--format", "json")
-    return user, answer, {row["version"]: row for row in json.loads(answer.stdout)["rows"]}
+    took = time.monotonic() - begun
+    return user, answer, {row["version"]: row for row in json.loads(answer.stdout)["rows"]}, took
 
 
 def failures(row: dict) -> list[dict]:
     return [check for check in row["measured"]["checks"] if check.get("failure")]
-
-
-Rogues = tuple[UserProject, Answer, dict[str, dict]]
 
 
 def test_a_wrong_result_is_exit_code_5(rogues: Rogues) -> None:
@@ -129,6 +143,14 @@ def test_a_failure_names_the_worst_element_and_both_values(rogues: Rogues) -> No
 def test_faults_are_classified_and_survived(rogues: Rogues, name: str) -> None:
     (check,) = failures(rogues[2][f"c-{name}"])
     assert check["fault"] == FAULTS[name][1], check["failure"]
+
+
+def test_a_hang_while_timing_is_ended_at_the_launchs_own_limit(rogues: Rogues) -> None:
+    assert LATE_HANG.count("launches") == 3
+    row = rogues[2]["c-late-hang"]
+    (check,) = failures(row)
+    assert (check["distribution"], check["fault"]) == ("timing", "hang")
+    assert rogues[3] < 180  # seconds for it all; SLACK_S alone is 120
 
 
 @pytest.mark.parametrize("name", ["smem", "grid"])

@@ -1,0 +1,203 @@
+"""What reads records: ladder, diff, show, list."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from faperf.cli.shared import (
+    REGRESSION,
+    WRONG,
+    format_option,
+    jobs_option,
+    nvcc_option,
+    open_project,
+    print_ladder,
+    progress_shown,
+    say_broken,
+    say_warnings,
+)
+
+
+@click.command()
+@click.option("--target", metavar="SM", help="The target to show; by default that of pyproject.toml, or sm_103a.")
+@click.option("--commit", metavar="REF", help="The record of this commit; the newest of HEAD by default.")
+@click.option("--workload", metavar="NAME", help="Measured figures on this workload; each version's first by default.")
+@format_option
+@click.pass_obj
+def ladder(directory: Path, target: str | None, commit: str | None, workload: str | None, style: str) -> None:
+    """The versions and what each changed against its parent, from records. Builds nothing.
+
+    \b
+    Example:
+      faperf ladder
+      faperf ladder --target sm_90a --format markdown
+    """
+    from faperf.errors import SelectionError
+    from faperf.figures import builds_of, informed, latest_run, open_repository
+    from faperf.history import History
+    from faperf.manifest import load_manifests
+    from faperf.measuring import check_workloads
+
+    project = open_project(directory)
+    history, repository = History(project), open_repository(project)
+    if commit:
+        if repository is None:
+            raise SelectionError("there is no git repository here, so there are no commits")
+        chosen = history.newest_run(repository.resolve(commit))
+        if chosen is None:
+            raise SelectionError(f"no record of {commit}", remedy=f"faperf run --commits {commit}~1..{commit}")
+    else:
+        chosen = latest_run(history, repository)
+    if workload:
+        there = [name for entry in (chosen.entries if chosen else []) for name in entry.launches]
+        check_workloads([workload], [*load_manifests(project).workloads, *there])
+    chosen = informed(history, repository, chosen) if chosen else None
+    builds = builds_of(history, chosen) if chosen else {}
+    print_ladder(project, history, chosen, builds, (target,) if target else (), style, workload)
+    say_warnings(history)
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b", required=False)
+@click.option("--exit-code", is_flag=True, help="Exit with 3 on a regression, with 5 when a version no longer builds.")
+@click.option("--all", "show_unchanged", is_flag=True, help="Show unchanged versions too.")
+@click.option("--rerun", "again", is_flag=True, help="Time both commits' builds interleaved here, on this GPU.")
+@click.option("--workload", metavar="NAME", help="Measured figures on this workload; each version's first by default.")
+@jobs_option
+@nvcc_option
+@format_option
+@click.pass_obj
+def diff(
+    directory: Path,
+    a: str,
+    b: str | None,
+    exit_code: bool,
+    show_unchanged: bool,
+    again: bool,
+    workload: str | None,
+    jobs: int | None,
+    nvcc: str | None,
+    style: str,
+) -> None:
+    """What changed from commit A to commit B (the working tree by default), version by version.
+
+    Commits without a record are built from git; nothing is checked out.
+
+    \b
+    Example:
+      faperf diff HEAD~1 HEAD
+      faperf diff main --exit-code    the working tree against main
+      faperf diff v1.0 HEAD --rerun    both interleaved on this machine's GPU
+    """
+    from faperf.building import Selection, Workshop
+    from faperf.comparison import diff as compare
+    from faperf.comparison import rerun
+    from faperf.errors import SelectionError
+    from faperf.figures import silicon_of
+    from faperf.harness import Wish, rerun_commits, run_of, run_tree
+    from faperf.judge import Verdict, thresholds_from
+    from faperf.manifest import load_manifests
+    from faperf.measuring import check_workloads
+    from faperf.report.terminal import diff_text
+
+    project = open_project(directory)
+    with progress_shown() as progress:
+        workshop = Workshop.open(project, nvcc=nvcc, jobs=jobs, progress=progress)
+        if workshop.repository is None:
+            raise SelectionError("there is no git repository here, so there are no commits to compare")
+        old_commit = workshop.repository.resolve(a)
+        new_commit = workshop.repository.resolve(b) if b else None
+        old, old_builds = run_of(workshop, old_commit)
+        if new_commit:
+            new, new_builds = run_of(workshop, new_commit)
+        else:
+            outcome = run_tree(workshop, Selection(), Wish())
+            new, new_builds = outcome.run, outcome.builds
+    if workload:
+        there = [name for entry in [*old.entries, *new.entries] for name in entry.launches]
+        check_workloads([workload], [*load_manifests(project).workloads, *there])
+    limits, history = thresholds_from(project.config.thresholds), workshop.history
+    silicon = (silicon_of(history, old, workload), silicon_of(history, new, workload))
+    rows = compare(old, new, {**old_builds, **new_builds}, limits, *silicon)
+    if again:
+        if new_commit is None:
+            raise click.UsageError("--rerun compares two commits; commit the working tree first")
+        with progress_shown() as progress:
+            workshop.progress = progress
+            timings = rerun_commits(workshop, old_commit, new_commit, rows, (workload,) if workload else ())
+        rows = rerun(rows, timings, limits)
+    click.echo(diff_text(rows, old, new, style, show_unchanged=show_unchanged))
+    say_warnings(workshop.history)
+    if exit_code:
+        broken = any(row.verdict is Verdict.BROKEN for row in rows)
+        sys.exit(WRONG if broken else REGRESSION if any(row.regression for row in rows) else 0)
+
+
+@click.command()
+@click.argument("version")
+@format_option
+@click.pass_obj
+def show(directory: Path, version: str, style: str) -> None:
+    """All that is known of VERSION: manifest, notes, static facts by target, published figures.
+
+    \b
+    Example:
+      faperf show v13
+    """
+    from faperf.comparison import ladder as build_ladder
+    from faperf.errors import SelectionError
+    from faperf.figures import builds_of, informed, latest_run, open_repository, silicon_of
+    from faperf.history import History
+    from faperf.judge import thresholds_from
+    from faperf.manifest import load_manifests
+    from faperf.report.terminal import show_text
+
+    project = open_project(directory)
+    history, manifests = History(project), load_manifests(project)
+    reported = history.reported_row(version)
+    if version not in manifests.versions and reported is None:
+        raise SelectionError(
+            f"no version '{version}'", remedy="faperf list shows what there is; faperf check, what is broken"
+        )
+    repository = open_repository(project)
+    newest = latest_run(history, repository)
+    newest = informed(history, repository, newest) if newest else None
+    builds = builds_of(history, newest) if newest else {}
+    found = [e for e in newest.entries if e.version == version] if newest else []
+    limits = thresholds_from(project.config.thresholds)
+    findings = {
+        entry.target: next(
+            row.findings
+            for row in build_ladder(entry.target, manifests, newest, builds, [], limits)
+            if row.version == version
+        )
+        for entry in found
+        if version in manifests.versions
+    }
+    pairs = [(entry, builds.get(entry.build or "")) for entry in found]
+    silicon = silicon_of(history, newest) if newest else {}
+    click.echo(show_text(manifests.versions.get(version), version, pairs, findings, reported, silicon, style))
+    say_warnings(history)
+
+
+@click.command("list")
+@format_option
+@click.pass_obj
+def list_versions(directory: Path, style: str) -> None:
+    """The versions: parent, title, targets, workloads.
+
+    \b
+    Example:
+      faperf list --format json
+    """
+    from faperf.manifest import load_manifests
+    from faperf.report.terminal import list_text
+
+    project = open_project(directory)
+    click.echo(list_text(load_manifests(project), style))
+    if say_broken(project):
+        sys.exit(1)
