@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from faperf.emulator.fault import BAD_BARRIER, DIVERGENT, DiagnosisError
+from faperf.emulator.fault import BAD_BARRIER, DIVERGENT, RACE, DiagnosisError
 from faperf.emulator.ptx import Instruction
 from faperf.emulator.state import WARP, Array, Path, Wave
 
@@ -22,6 +22,8 @@ class Counter:
         self.slot = slot
         self.whole = False
         self.live = np.zeros(count, bool)
+        self.maker = np.zeros(count, np.int64)
+        self.made = np.zeros(count, np.int64)
         self.count = np.zeros(count, np.int64)
         self.pending = np.zeros(count, np.int64)
         self.bytes = np.zeros(count, np.int64)
@@ -68,6 +70,9 @@ class Barriers:
                 raise DiagnosisError(
                     BAD_BARRIER, f"mbarrier {at:#x} gets a count of {int(count[lanes].min())}", ins.place
                 )
+            warps = path.flat_warps[lanes]
+            counter.maker[ctas] = warps // len(self.wave.ctas)
+            counter.made[ctas] = self.wave.clocks[warps, warps // len(self.wave.ctas)]
             counter.live[ctas] = True
             counter.count[ctas] = counter.pending[ctas] = count[lanes]
             counter.bytes[ctas] = 0
@@ -77,10 +82,18 @@ class Barriers:
         for at, lanes in by_value(address):
             self.mbarrier(at, path.ctas[lanes], ins).live[path.ctas[lanes]] = False
 
-    def mbarrier(self, address: int, ctas: Array, ins: Instruction) -> Counter:
+    def mbarrier(self, address: int, ctas: Array, ins: Instruction, warps: Array | None = None) -> Counter:
+        """The barrier at an address. `warps` are to have been told that it was initialised."""
         counter = self._mbarriers.get(address)
         if counter is None or not counter.live[ctas].all():
             raise DiagnosisError(BAD_BARRIER, f"shared address {address:#x} holds no initialised mbarrier", ins.place)
+        if warps is not None and (self.wave.clocks[warps, counter.maker[ctas]] < counter.made[ctas]).any():
+            raise DiagnosisError(
+                RACE,
+                f"mbarrier {address:#x} is used by a warp that was not told of its initialisation by warp "
+                f"{int(counter.maker[ctas][0])}: no barrier between",
+                ins.place,
+            )
         return counter
 
     def arrive(
@@ -100,7 +113,7 @@ class Barriers:
         phases = np.zeros(len(address), np.uint64)
         size = len(self.wave.ctas)
         for at, lanes in by_value(address):
-            counter = self.mbarrier(at, ctas[lanes], ins)
+            counter = self.mbarrier(at, ctas[lanes], ins, warps[lanes])
             phases[lanes] = counter.phase[ctas[lanes]]
             self.release(counter, warps[lanes])
             counter.bytes += np.bincount(ctas[lanes], expect[lanes], size).astype(np.int64)
@@ -228,7 +241,7 @@ class PhaseWait:
         self.address[path.lanes()] = address
         self.wanted[path.lanes()] = state if parity is None else parity
         for at, lanes in by_value(address):
-            wave.barriers.mbarrier(at, path.ctas[lanes], ins)
+            wave.barriers.mbarrier(at, path.ctas[lanes], ins, path.flat_warps[lanes])
         self.seen = -1
 
     def ready(self, path: Path) -> Array:

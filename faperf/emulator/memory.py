@@ -204,7 +204,10 @@ class Shared:
         stamp, line = int(self.stamp[word]), int(self.line[word])
         agent = stamp >> CLOCK_BITS
         what = f"{self._warp(warp)} {does} shared address {self._address(word):#x}, "
-        if agent < self.wave.warps:
+        kind, writer = divmod(agent, self.wave.warps)
+        issuer = writer * len(self.wave.ctas) + warp % len(self.wave.ctas)
+        waited = kind == COPY and self.wave.clocks[issuer, agent] >= stamp & ((1 << CLOCK_BITS) - 1)
+        if kind == 0 or waited:
             raise DiagnosisError(RACE, f"{what}which {self._writer(stamp, line)} wrote: no barrier between", ins.place)
         raise DiagnosisError(
             MISSING_WAIT, f"{what}which the asynchronous {self._writer(stamp, line)} fills: not waited for", ins.place

@@ -240,16 +240,16 @@ def finish(path: Path, before: Array) -> None:
 @handles("cp.async.mbarrier.arrive")
 def _arrive_after_copies(d: Decoder, ins: Instruction) -> Operation:
     """Arrives once all earlier copies of the thread have landed; without .noinc the pending count grows by one first."""
-    if "noinc" not in ins:
-        raise NotEmulatedError(f"no emulation of {ins.opcode} without .noinc", ins.place)
-    address = d.address(ins.operands[0])
+    address, more = d.address(ins.operands[0]), "noinc" not in ins
 
     def run(path: Path) -> None:
         wave, known = path.wave, copies(path)
         at, lanes = barrier_address(path, address, ins), path.lanes()
         warps, ctas = path.flat_warps, path.ctas
         for key in np.unique(at):
-            wave.barriers.mbarrier(int(key), ctas[at == key], ins)
+            counter = wave.barriers.mbarrier(int(key), ctas[at == key], ins, warps[at == key])
+            if more:
+                np.add.at(counter.pending, ctas[at == key], 1)
         here = np.zeros(wave.lanes, bool)
         here[lanes] = True
         mine = [copy for copy in known.open if here[copy.lanes].any()]
@@ -263,8 +263,9 @@ def _arrive_after_copies(d: Decoder, ins: Instruction) -> Operation:
             for copy in mine:
                 copy.land()
             for key in np.unique(at):
-                counter = wave.barriers.mbarrier(int(key), ctas, ins)
-                np.maximum.at(counter.gathered, (each % len(wave.ctas), agents), clock)
+                counter = wave.barriers.mbarrier(int(key), ctas[at == key], ins)
+                its = np.isin(each, warps[at == key])
+                np.maximum.at(counter.gathered, (each[its] % len(wave.ctas), agents[its]), clock[its])
             wave.barriers.arrive(path, at, ins, warps=warps, ctas=ctas)
 
         wave.scheduler.take_off(land, "copy")
