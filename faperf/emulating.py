@@ -1,21 +1,31 @@
-"""A build on the CPU: the same launch, inputs, reference and comparison as on silicon, by `emulator` instead of a card."""
+"""A build on the CPU: the same launch, inputs, reference and comparison as on silicon, by `emulator` instead of a card.
+
+Verdicts are kept in `.faperf/emulated/` by all that they depend on, so that nothing is emulated twice.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import math
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from faperf import record
-from faperf.emulator import LOCKSTEP
+from faperf.emulator import LAZY, LOCKSTEP, RANDOM, VERSION
 from faperf.emulator.emulate import Device
-from faperf.emulator.fault import DiagnosisError
+from faperf.emulator.fault import DiagnosisError, NotEmulatedError
 from faperf.emulator.ptx import Module, parse
+from faperf.history import write_atomically
 from faperf.launch import ResolvedLaunch, launch_digest
+from faperf.manifest import Version, Workload
 from faperf.operations import Operation
 from faperf.record import Check
+from faperf.resolve import resolve
 from faperf.verify import POISON, compare
 
 SEED = 20_261_130
@@ -35,6 +45,61 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     bound: float | None = None
 
 
+class Verdict(msgspec.Struct, frozen=True):
+    """What an emulation came to: a check, or why there is none."""
+
+    check: Check | None = None
+    refused: str | None = None
+
+
+def small_workloads(version: Version, first: Workload) -> list[Workload]:
+    """Workloads of a version that take about a second: one tile of S in two batches, and three tiles in two heads.
+
+    An operation without B, H and S keeps its first workload as it is.
+    """
+    if not {"B", "H", "S"} <= set(first.shape):
+        return [first]
+    tile = math.lcm(version.tile.m, version.tile.n)
+    sizes = [{"B": 2, "H": 1, "S": tile}, {"B": 1, "H": 2, "S": 3 * tile}]
+    return [
+        Workload(f"emulated[S={size['S']}]", "emulated", first.operation, {**first.shape, **size}) for size in sizes
+    ]
+
+
+def subject_of(version: Version, build: str, ptx: str, workload: Workload) -> Subject:
+    """Raises ManifestError where the launch's arithmetic does not work out."""
+    return Subject(
+        build=build,
+        ptx=ptx,
+        launches=resolve(version, workload),
+        workload=workload.name,
+        shape=workload.shape,
+        layout=version.operation.layout,
+        ratio_to_fp16=version.tolerance.ratio_to_fp16,
+        bound=version.tolerance.bound,
+    )
+
+
+def verify(
+    operation: Operation, version: Version, build: str, ptx: str, first: Workload, kept: Path
+) -> Iterator[Verdict]:
+    """`faperf run`: the small workloads of a version, until something is wrong or cannot be emulated.
+
+    The larger one on every distribution, and in every schedule.
+    """
+    emulation = Emulation(operation)
+    *smaller, largest = (subject_of(version, build, ptx, workload) for workload in small_workloads(version, first))
+    hard = operation.distributions[min(1, len(operation.distributions) - 1)]
+    plan = [(subject, operation.distributions[0], LOCKSTEP) for subject in smaller]
+    plan += [(largest, distribution, LOCKSTEP) for distribution in operation.distributions]
+    plan += [(largest, hard, LAZY), (largest, hard, RANDOM)]
+    for subject, distribution, schedule in plan:
+        verdict = emulation.verdict(subject, distribution, schedule, kept)
+        yield verdict
+        if verdict.check is None or not verdict.check.ok:
+            return
+
+
 class Emulation:
     """Checks of one operation's kernels. Parsed PTX, inputs and references are kept."""
 
@@ -44,6 +109,23 @@ class Emulation:
         """Warp-instructions, over all checks."""
         self._modules: dict[str, Module] = {}
         self._truth: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {}
+
+    def verdict(self, subject: Subject, distribution: str, schedule: str, kept: Path) -> Verdict:
+        """A check as it was kept in the directory `kept`, or made now."""
+        parts = (subject.ptx, subject.launches, subject.shape, subject.layout, subject.ratio_to_fp16, subject.bound)
+        doing = (self.operation.name, self.operation.version, distribution, self.seed, schedule, VERSION)
+        path = kept / f"{hashlib.sha256(msgspec.json.encode((parts, doing))).hexdigest()[:24]}.json"
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            verdict = msgspec.json.decode(path.read_bytes(), type=Verdict)
+            if verdict.check is None:
+                return verdict
+            return Verdict(record.replace(verdict.check, build=subject.build, workload=subject.workload))
+        try:
+            verdict = Verdict(self.check(subject, distribution, schedule))
+        except NotEmulatedError as error:
+            verdict = Verdict(refused=str(error))
+        write_atomically(path, msgspec.json.encode(verdict))
+        return verdict
 
     def check(self, subject: Subject, distribution: str, schedule: str = LOCKSTEP, trace: Any = None) -> Check:
         """Emulate and compare. A diagnosis is a failed check. Raises NotEmulatedError."""

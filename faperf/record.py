@@ -87,7 +87,8 @@ class Entry(_Frozen, frozen=True, kw_only=True):
     Occupancy is the run's, not the build's: it depends on the block and the dynamic shared memory of the manifest. It is
     that of the launch with the fewest CTAs per SM. `launches` maps each workload to the digest of its resolved launch.
     `measured` maps a workload to the id of the run that verified and timed this build and launch: this one, or an earlier
-    one whose figures are carried forward.
+    one whose figures are carried forward. `emulated` is what the emulator says where no GPU ran it: "right", "not emulated: …",
+    or what is wrong.
     """
 
     version: str
@@ -100,6 +101,7 @@ class Entry(_Frozen, frozen=True, kw_only=True):
     limiter: str | None = None
     launches: dict[str, str] = {}
     measured: dict[str, str] = {}
+    emulated: str | None = None
     error: str | None = None
 
 

@@ -74,7 +74,8 @@ def measure(
 ) -> Measurement:
     """Warm up, then run every instance of the protocol. `sides[0]` is the candidate; the others are its partners.
 
-    `draw` gives the order of the quads. `steady_mhz` is the clock of a measurement that ended just now on the same card: what is still as warm need not warm twice.
+    `draw` gives the order of the quads. `steady_mhz` is the clock of a measurement that ended just now on the same card: what
+    is still as warm need not warm twice.
     """
     candidate, *partners = sides
     device.renew()

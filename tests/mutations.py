@@ -4,6 +4,7 @@
 although it is an error on silicon. The docs show this table; `tests/test_mutations.py` holds the emulator to it.
 """
 
+# ruff: noqa: E501 (a mutation is a row of a table)
 from __future__ import annotations
 
 from dataclasses import dataclass

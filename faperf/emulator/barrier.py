@@ -185,6 +185,10 @@ class Barriers:
         self.wave.scheduler.moved += 1
         return CtaWait(counter, number, path, phase, ins) if wait else None
 
+    def cta(self, number: int) -> Counter | None:
+        """A barrier of the CTA that somebody has come to."""
+        return self._cta.get(number)
+
     def _present(self, ctas: Array) -> Array:
         """The threads of the warps that have not exited."""
         wave = self.wave
