@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from faperf.judge import (
+    Acceptance,
+    Cause,
     Finding,
     ReportedVerdict,
     Severity,
+    Status,
     Thresholds,
     Verdict,
     compare_reported,
@@ -224,3 +227,64 @@ def _diff_row(
         verdict = Verdict.UNMEASURED
         findings = compare_static(old_build, before, new_build, after, thresholds, same_version=True)
     return DiffRow(version, target, verdict, before, after, old_build, new_build, findings)
+
+
+# ── the gate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Regression(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that got worse, in a metric of `judge.METRICS`. `limit` is what `faperf accept` would allow for it.
+
+    `accepted` is what the manifest's `accept` says of it, if it does.
+    """
+
+    metric: str
+    text: str
+    amount: float
+    limit: float
+    accepted: Acceptance | None = None
+
+    @property
+    def counts(self) -> bool:
+        return self.accepted is None or not self.accepted.covers
+
+
+class GateRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A version × target × workload at the gate.
+
+    `verdict` is of time against the baseline, interleaved; `pinned` of time since the pinned commit. `wrong` says what is
+    wrong with the result. `tflops` is measured here, or `carried` from the last run that measured this code.
+    """
+
+    version: str
+    target: str
+    workload: str | None
+    status: Status
+    verdict: Verdict
+    old_build: str | None = None
+    new_build: str | None = None
+    change: Interval | None = None
+    pinned: Verdict | None = None
+    since_pinned: Interval | None = None
+    regressions: list[Regression] = []
+    notes: list[str] = []
+    wrong: list[str] = []
+    error: str | None = None
+    cause: Cause | None = None
+    tflops: float | None = None
+    carried: bool = False
+
+
+class GateReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `faperf gate` found. `unmeasured` says why there are no times; `notes` what concerns the whole."""
+
+    schema: int
+    baseline: str
+    head: str | None
+    dirty: list[str]
+    pinned: str | None
+    toolchains: list[str]
+    unmeasured: str | None
+    status: Status
+    rows: list[GateRow]
+    notes: list[str] = []

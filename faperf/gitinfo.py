@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -64,6 +65,55 @@ class Repository:
         if self.head() is not None:
             yield from self._git("rev-list", "--first-parent", commit).split()
 
+    def baseline(self, default_branch: str) -> str:
+        """Where HEAD left the default branch, or HEAD's first parent when it is on it. Raises GitError."""
+        head = self.head()
+        if head is None:
+            raise GitError("there is no commit yet, so there is nothing to compare with", remedy="git commit")
+        default = next((ref for ref in (f"origin/{default_branch}", default_branch) if self._knows(ref)), None)
+        if default is None:
+            raise GitError(
+                f"no branch '{default_branch}' here, neither origin's nor this clone's",
+                remedy=f"git fetch origin {default_branch}, set default-branch in [tool.faperf], or give --baseline",
+            )
+        try:
+            base = self._git("merge-base", default, head).strip()
+        except GitError as error:
+            if not self.is_shallow:
+                raise GitError(f"HEAD and {default} share no commit", remedy="give --baseline") from error
+            raise GitError(
+                f"this clone is too shallow to tell where HEAD left {default}",
+                remedy=f"git fetch --unshallow origin {default_branch} (actions/checkout: fetch-depth: 0)",
+            ) from error
+        if base != head:
+            return base
+        if self._knows(f"{head}^"):
+            return self.resolve(f"{head}^")
+        if self.is_shallow:
+            raise GitError("this clone has HEAD alone", remedy="git fetch --depth=2 (actions/checkout: fetch-depth: 2)")
+        raise GitError("HEAD is the first commit: there is nothing to compare with", remedy="give --baseline")
+
+    def committed(self, commit: str) -> datetime.date:
+        """The committer's date of a commit."""
+        return self._repo.commit(commit).committed_datetime.date()
+
+    def commits_between(self, good: str, bad: str) -> list[str]:
+        """The first-parent commits from `good` to `bad`, both included, oldest first. Raises GitError."""
+        if not self._repo.is_ancestor(self._repo.commit(good), self._repo.commit(bad)):
+            raise GitError(f"{good[:12]} is no ancestor of {bad[:12]}", remedy="give --good an ancestor of --bad")
+        return [good, *self._git("rev-list", "--first-parent", "--reverse", f"{good}..{bad}").split()]
+
+    @property
+    def is_shallow(self) -> bool:
+        return (Path(self._repo.common_dir) / "shallow").exists()
+
+    def _knows(self, ref: str) -> bool:
+        try:
+            self.resolve(ref)
+        except GitError:
+            return False
+        return True
+
     def dirty(self, paths: Iterable[str], *patterns: str) -> list[str]:
         """The files that differ from HEAD: changed, staged, deleted, never added, or ignored (so in no commit either).
 
@@ -119,8 +169,7 @@ class Repository:
                 path.unlink()  # leads out of the tree; whatever needs it then says that it is not there
 
     def _shallow(self) -> str:
-        shallow = Path(self._repo.git_dir) / "shallow"
-        return "; this clone is shallow: git fetch --unshallow (or --deepen=N)" if shallow.exists() else ""
+        return "; this clone is shallow: git fetch --unshallow (or --deepen=N)" if self.is_shallow else ""
 
     def _git(
         self,

@@ -18,7 +18,7 @@ from faperf.manifest import Manifests, Version, ladder_key, load_manifests
 from faperf.measuring import (
     Found,
     Results,
-    against_baseline,
+    against,
     carried_forward,
     check_workloads,
     job_of,
@@ -177,7 +177,7 @@ def rerun_commits(
         manifests = load_manifests(Project(workshop.commit_tree(commit)))
         steps = [step for step in Selection().steps(manifests) if (step[0].id, step[1]) in changed]
         jobs.append(job_of(operations, manifests, outcome, steps, workloads))
-    job = against_baseline(jobs[0], jobs[1], gpu.machine_class)
+    job = against(jobs[1], {"baseline": jobs[0]}, gpu.machine_class)
     timings: list[Timing] = []
     if job.tasks:
         keep = lambda found: timings.append(found) if isinstance(found, Timing) else None  # noqa: E731

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import yaml
@@ -107,6 +107,23 @@ class Budgets(_Strict, frozen=True, kw_only=True):
     ctas_per_sm: int | None = None
 
 
+RuleName = Literal[
+    "spills",
+    "loop_local_memory",
+    "cap_reached",
+    "occupancy",
+    "tensor_path",
+    "mma_shape",
+    "ptxas",
+    "registers",
+    "uniformity",
+    "divergence",
+    "budget",
+    "accuracy",
+]
+"""The rules of `judge`, by the names of its enum."""
+
+
 class Notes(_Strict, frozen=True, kw_only=True):
     hypothesis: str = ""
     change: str = ""
@@ -140,6 +157,7 @@ class Version(_Strict, frozen=True, kw_only=True):
     launches: Annotated[list[Launch], msgspec.Meta(min_length=1)]
     tolerance: Tolerance = Tolerance()
     budgets: Budgets = Budgets()
+    rules: dict[RuleName, Literal["off", "warning", "regression"]] = {}
     timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
     notes: Notes = Notes()
     accept: list[Accepted] = []

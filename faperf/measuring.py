@@ -127,17 +127,27 @@ def job_of(
     return make_job(outcome.run, operation, list(sides.values()), list(workloads.values()), tasks)
 
 
-def against_baseline(old: Job, new: Job, machine_class: str) -> Job:
-    """The tasks of `new`, each against the same version of `old` instead of its parent."""
-    before = {(side.version, side.target): record.replace(side, name=f"{side.name} before") for side in old.sides}
-    same = {workload.name for workload in old.workloads if workload in new.workloads}  # not one that changed its shape
-    tasks, sides = [], {side.name: side for side in new.sides}
+def against(new: Job, others: Mapping[str, Job], machine_class: str) -> Job:
+    """The tasks of `new`, each against the same version of other jobs instead of its parent; `others` maps roles to them.
+
+    A partner that runs the code and the launch of an earlier role's is left out, and a task without any partner as well.
+    """
+    sides = {side.name: side for side in new.sides}
+    tasks = []
     for task in new.tasks:
-        side = new.side(task.side)
-        baseline = before.get((side.version, side.target))
-        if baseline is not None and task.workload in same and task.workload in baseline.launches:
-            sides[baseline.name] = baseline
-            tasks.append(Task(task.side, task.workload, {"baseline": baseline.name}))
+        side, workload = new.side(task.side), new.workload(task.workload)
+        partners: dict[str, Side] = {}
+        for role, job in others.items():
+            at = (side.version, side.target)
+            other = next((s for s in job.sides if (s.version, s.target) == at and task.workload in s.launches), None)
+            if other is None or workload not in job.workloads:  # not one that changed its shape
+                continue
+            here = (other.code, launch_of(other, workload))
+            if here not in [(known.code, launch_of(known, workload)) for known in partners.values()]:
+                partners[role] = record.replace(other, name=f"{side.name} {role}")
+        if partners:
+            sides |= {partner.name: partner for partner in partners.values()}
+            tasks.append(Task(task.side, task.workload, {role: partner.name for role, partner in partners.items()}))
     return record.replace(
         new, sides=list(sides.values()), tasks=tasks, run=record.replace(new.run, machine=machine_class)
     )

@@ -20,6 +20,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ke
 
     default_branch: str = "main"
     default_target: str = "sm_103a"
+    pinned: str | None = None
     operations: dict[str, str] = {}
     emulate: bool = True
     thresholds: dict[str, Any] = {}

@@ -513,16 +513,16 @@ def test_exit_code_3_for_a_slower_one(slower: Host) -> None:
 
 def test_rerun_interleaves_both_commits_builds(slower: Host) -> None:
     slower.forget()
-    slower.plan(**{"t2@sm_90a before": {"ms": 2.0}, "t2@sm_90a": {"ms": 1.0}})  # the stored figures said otherwise
+    slower.plan(**{"t2@sm_90a baseline": {"ms": 2.0}, "t2@sm_90a": {"ms": 1.0}})  # the stored figures said otherwise
     answer = slower("diff", "HEAD~1", "HEAD", "--rerun", "--exit-code")
     assert answer.exit_code == 0, answer.output
     assert "FASTER" in answer.stdout
     assert "-50.00%" in answer.stdout
     assert "rerun" in answer.stdout
     timings = [line for line in log(slower.folder) if line.startswith("time ")]
-    assert timings == ["time t2@sm_90a baseline=t2@sm_90a before on tiny"]  # t1 did not change
+    assert timings == ["time t2@sm_90a baseline=t2@sm_90a baseline on tiny"]  # t1 did not change
     assert slower.rows("diff", "HEAD~1", "HEAD")["t2"]["verdict"] == "SLOWER"  # and what is on record stays
-    slower.plan(**{"t2@sm_90a before": {"ms": 1.0}, "t2@sm_90a": {"ms": 1.1}})
+    slower.plan(**{"t2@sm_90a baseline": {"ms": 1.0}, "t2@sm_90a": {"ms": 1.1}})
     assert slower("diff", "HEAD~1", "HEAD", "--rerun", "--exit-code").exit_code == 3
 
 

@@ -20,6 +20,7 @@ from faperf.judge import (
     judge_pair,
     judge_time,
     over_budget,
+    overridden,
     stored_change,
     thresholds_from,
 )
@@ -598,3 +599,45 @@ def test_what_may_differ_between_stored_figures() -> None:
     one = timing(pair("control", CONTROL))
     other = replace(one, workload="as published", card="ba9876543210", driver="590.1", build="other", launch="other")
     assert stored_change(one, other, Thresholds())[0] is Verdict.SAME
+
+
+# ── rules that a manifest overrides ──
+
+
+def test_the_manifest_knows_every_rule() -> None:
+    from typing import get_args
+
+    from faperf.manifest import RuleName
+
+    assert set(get_args(RuleName)) == {rule.name.lower() for rule in Rule}
+
+
+def test_a_manifest_may_silence_a_rule_or_make_it_count() -> None:
+    found = [
+        Finding(Rule.MMA_SHAPE, REGRESSION, "smaller"),
+        Finding(Rule.REGISTERS, WARNING, "more"),
+        Finding(Rule.REGISTERS, GAIN, "fewer"),
+        Finding(Rule.SPILLS, REGRESSION, "spills"),
+    ]
+    judged = overridden(found, {"mma_shape": "off", "registers": "regression"})
+    assert [(finding.text, finding.severity) for finding in judged] == [
+        ("more", REGRESSION),
+        ("fewer", GAIN),
+        ("spills", REGRESSION),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "severity"),
+    [
+        (
+            "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored to maintain minimum register",
+            REGRESSION,
+        ),
+        ("ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized", REGRESSION),
+        ("ptxas info    : Overriding global maxrregcount 96 with entry-specific value 64", WARNING),
+    ],
+)
+def test_a_message_that_tells_of_lost_speed_counts_between_commits(message: str, severity: Severity) -> None:
+    old, new = build(kernel(), code="old"), build(kernel(), code="new", messages=[message])
+    assert kinds(compare(old, new)) == [(Rule.PTXAS, severity)]

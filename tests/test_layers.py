@@ -20,6 +20,7 @@ FLOORS = [
     ["__main__"],
     ["cli"],
     ["doctor"],
+    ["gate"],
     ["harness"],
     ["measuring"],
     ["building"],

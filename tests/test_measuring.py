@@ -25,7 +25,7 @@ from faperf.job import Job, JobWorkload, Task
 from faperf.manifest import Manifests, load_manifests
 from faperf.measuring import (
     Results,
-    against_baseline,
+    against,
     carried_forward,
     check_workloads,
     job_of,
@@ -216,15 +216,15 @@ def test_the_same_version_of_another_commit_takes_the_parents_place() -> None:
     old = facts.job(facts.side("t1", build="old1"), facts.side("t2", build="old2"), facts.side("t9"))
     tasks = [Task("t1@sm_90a", "tiny", {}), Task("t2@sm_90a", "tiny", {"parent": "t1@sm_90a"})]
     new = facts.job(facts.side("t1", build="new1"), facts.side("t2", build="new2"), tasks=tasks)
-    job = against_baseline(old, new, "this-class")
+    job = against(new, {"baseline": old}, "this-class")
     assert job.tasks == [
-        Task("t1@sm_90a", "tiny", {"baseline": "t1@sm_90a before"}),
-        Task("t2@sm_90a", "tiny", {"baseline": "t2@sm_90a before"}),
+        Task("t1@sm_90a", "tiny", {"baseline": "t1@sm_90a baseline"}),
+        Task("t2@sm_90a", "tiny", {"baseline": "t2@sm_90a baseline"}),
     ]
     assert job.side("t1@sm_90a").build == "new1"
-    assert job.side("t1@sm_90a before").build == "old1"
+    assert job.side("t1@sm_90a baseline").build == "old1"
     assert job.run.machine == "this-class"
-    assert "t9@sm_90a before" not in {side.name for side in job.sides}
+    assert "t9@sm_90a baseline" not in {side.name for side in job.sides}
 
 
 @pytest.mark.parametrize("lacks", ["version", "target", "workload", "shape"])
@@ -236,7 +236,7 @@ def test_without_the_same_on_the_other_side_there_is_nothing_to_time(lacks: str)
         "workload": facts.job(facts.side("t1", launches={"other": [facts.launch()]})),
         "shape": facts.job(workloads=[JobWorkload("tiny", "another", OTHER_SHAPE)]),
     }[lacks]
-    assert against_baseline(old, new, "this-class").tasks == []
+    assert against(new, {"baseline": old}, "this-class").tasks == []
 
 
 # ── what is known already ──

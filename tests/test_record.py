@@ -90,6 +90,7 @@ DECODED: dict[str, Record] = {
                 limiter="registers",
                 launches={"published": "00112233aabbccdd"},
                 measured={"published": "20261129T024100Zabcdef"},
+                emulated="right",
             ),
             Entry(version="v17", target="sm_103a", parent="v16", error="does not compile"),
         ],

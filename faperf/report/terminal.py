@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from faperf.comparison import DiffRow, LadderRow, Measured, Silicon
-from faperf.judge import Finding, Severity, Verdict
+from faperf.comparison import DiffRow, GateReport, GateRow, LadderRow, Measured, Silicon
+from faperf.judge import Finding, Severity, Status, Verdict
 from faperf.manifest import Manifests, Version
 from faperf.record import Build, Entry, Interval, KernelFacts, Reported, ReportedLadder, Run
 
@@ -266,6 +266,58 @@ def _diff_cells(row: DiffRow) -> list[object]:
     findings = "\n".join(_finding(finding) for finding in row.findings)
     time = f"{_change(row.time_change)} {row.time_basis}" if row.time_change else None
     return [row.version, row.target, row.verdict, time, *facts, findings]
+
+
+# ── the gate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+GATE_HEADERS = ("version", "target", "workload", "verdict", "time against baseline", "since pinned", "TFLOPS", "why")
+HEADLINES = {
+    Status.FINE: "PASSED",
+    Status.ERROR: "ERROR",
+    Status.REGRESSION: "REGRESSION",
+    Status.INCONCLUSIVE: "INCONCLUSIVE",
+    Status.WRONG: "WRONG",
+}
+
+
+def gate_text(report: GateReport, style: str) -> str:
+    """The verdict first, then what changed and why, then how to accept or reproduce it."""
+    if style == "json":
+        return as_json(report)
+    changed = [row for row in report.rows if row.verdict is not Verdict.UNCHANGED or row.status is not Status.FINE]
+    against = report.baseline[:12] + (f", pinned {report.pinned[:12]}" if report.pinned else "")
+    head = (report.head or "no commit")[:12] + (", dirty" if report.dirty else "")
+    title = f"{HEADLINES[report.status]}: {head} against {against}"
+    parts = [f"### {title}" if style == "markdown" else title]
+    if changed:
+        parts.append(table(GATE_HEADERS, [_gate_cells(row) for row in changed], style, {"why": 60}))
+    unchanged = len(report.rows) - len(changed)
+    if unchanged:
+        parts.append(f"{unchanged} unchanged (same code, same launch): no GPU time was spent on them.")
+    if not report.rows:
+        parts.append("Neither side has a version.")
+    parts += report.notes
+    if report.unmeasured and any(row.verdict is Verdict.UNMEASURED for row in report.rows):
+        parts.append(f"Throughput unmeasured: {report.unmeasured}. Static facts alone were compared.")
+    if len(report.toolchains) == 2:
+        parts.append(f"Baseline built with {report.toolchains[0]}, the working tree with {report.toolchains[1]}.")
+    to_accept = [row.version for row in report.rows if any(regression.counts for regression in row.regressions)]
+    parts += [f'To accept it: faperf accept {name} --reason "…"' for name in dict.fromkeys(to_accept)]
+    return "\n\n".join(parts)
+
+
+def _gate_cells(row: GateRow) -> list[object]:
+    own_word = row.verdict is Verdict.BROKEN or row.status in (Status.FINE, Status.INCONCLUSIVE)
+    verdict = str(row.verdict) if own_word else HEADLINES[row.status]
+    tflops = f"{row.tflops:.1f}" + (" (carried)" if row.carried else "") if row.tflops else None
+    change = f"{row.verdict} {_change(row.change)}" if row.change else None
+    since = f"{row.pinned} {_change(row.since_pinned)}" if row.since_pinned else None
+    why = [*row.wrong, *([row.error] if row.error else [])]
+    for regression in row.regressions:
+        accepted = f" ({regression.accepted.text})" if regression.accepted else ""
+        why.append(f"{regression.text}{accepted}")
+    why += [f"cause: {row.cause}"] if row.cause else []
+    return [row.version, row.target, row.workload, verdict, change, since, tflops, "\n".join([*why, *row.notes])]
 
 
 # ── versions ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,176 @@
+"""What judges: gate, accept."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from faperf.cli.shared import format_option, jobs_option, nvcc_option, open_project, progress_shown, say_warnings
+
+if TYPE_CHECKING:
+    import datetime
+
+    from faperf.project import Project
+
+
+@click.command()
+@click.argument("versions", nargs=-1)
+@click.option(
+    "--baseline", metavar="REF", help="Compare with this commit; by default where HEAD left the default branch."
+)
+@click.option(
+    "--pinned",
+    metavar="REF",
+    help="Compare with this commit too (a release): small losses add up. Or pyproject's pinned.",
+)
+@click.option("--target", "targets", multiple=True, metavar="SM", help="Only this target (sm_103a); may be repeated.")
+@click.option(
+    "--workload", "workloads", multiple=True, metavar="NAME", help="Measure on this workload; may be repeated."
+)
+@click.option("--no-gpu", is_flag=True, help="Static facts alone, even where a GPU is.")
+@click.option("--require", type=click.Choice(["measured"]), help="Throughput that was not measured is inconclusive.")
+@click.option(
+    "--inconclusive",
+    type=click.Choice(["pass", "fail"]),
+    default="fail",
+    show_default=True,
+    help="Whether an inconclusive gate exits with 0 or with 4.",
+)
+@click.option(
+    "--budget", "budget_s", type=click.FloatRange(min=0.2), metavar="SECONDS", help="GPU time a version; 2 s."
+)
+@click.option(
+    "--toolchain",
+    "toolchains",
+    multiple=True,
+    metavar="RELEASE|PATH",
+    help="Given twice: the baseline's compiler and the working tree's; what got worse is put down to source or compiler.",
+)
+@click.option(
+    "--trusted-config",
+    is_flag=True,
+    help="For a stranger's pull request: thresholds, operations, budgets and accepted regressions are the baseline's.",
+)
+@jobs_option
+@nvcc_option
+@format_option
+@click.pass_obj
+def gate(
+    directory: Path,
+    versions: tuple[str, ...],
+    baseline: str | None,
+    pinned: str | None,
+    targets: tuple[str, ...],
+    workloads: tuple[str, ...],
+    no_gpu: bool,
+    require: str | None,
+    inconclusive: str,
+    budget_s: float | None,
+    toolchains: tuple[str, ...],
+    trusted_config: bool,
+    jobs: int | None,
+    nvcc: str | None,
+    style: str,
+) -> None:
+    """Whether the working tree is worse than its baseline. For CI; nothing is checked out.
+
+    Exit code 0: fine; 1: error; 3: regression; 4: inconclusive; 5: a wrong result, or a version that no longer builds.
+
+    \b
+    Example:
+      faperf gate                         against where HEAD left the default branch
+      faperf gate --baseline v1.0 --require measured
+      faperf gate --toolchain 13.0 --toolchain 13.5
+    """
+    if len(toolchains) > 2:
+        raise click.UsageError("--toolchain is given once or twice")
+    if toolchains and nvcc:
+        raise click.UsageError("--nvcc names one compiler, --toolchain one or two: give either")
+    from faperf.worker import Here
+
+    with nullcontext(Here()) if no_gpu else Here.find() as here, progress_shown() as progress:
+        from faperf.building import Selection, Workshop  # while the worker's own libraries load
+        from faperf.gate import Ask
+        from faperf.gate import gate as pass_gate
+        from faperf.report.terminal import gate_text
+        from faperf.toolchain import find_toolchain
+
+        project = open_project(directory)
+        chosen = tuple(find_toolchain(name, installed=project.toolchains) for name in toolchains)
+        workshop = Workshop.open(project, nvcc=toolchains[-1] if toolchains else nvcc, jobs=jobs, progress=progress)
+        ask = Ask(
+            baseline=baseline,
+            pinned=pinned or project.config.pinned,
+            workloads=workloads,
+            require_measured=require is not None,
+            trusted_config=trusted_config,
+            toolchains=chosen if len(chosen) == 2 else (),
+            **({"budget_s": budget_s} if budget_s else {}),
+        )
+        report = pass_gate(workshop, Selection(versions, targets), ask, here)
+    click.echo(gate_text(report, style))
+    say_warnings(workshop.history)
+    from faperf.judge import Status
+
+    passing = report.status is Status.INCONCLUSIVE and inconclusive == "pass"
+    sys.exit(0 if passing else int(report.status))
+
+
+@click.command()
+@click.argument("version")
+@click.option("--reason", required=True, metavar="TEXT", help="Why it is worth it; for the reviewer and for later.")
+@click.option(
+    "--until", type=click.DateTime(["%Y-%m-%d"]), metavar="DATE", help="Until when; 90 days after HEAD by default."
+)
+@click.pass_obj
+def accept(directory: Path, version: str, reason: str, until: datetime.datetime | None) -> None:
+    """Accept what the last gate found of VERSION: written into its manifest, to be reviewed and committed.
+
+    A gate fails again when the entry has expired (by HEAD's date), or when the regression exceeds it.
+
+    \b
+    Example:
+      faperf accept v13 --reason "exact rounding costs 1 %" --until 2027-06-01
+    """
+    import datetime
+
+    from faperf.building import Selection
+    from faperf.errors import SelectionError
+    from faperf.gate import last_report
+    from faperf.manifest import Accepted, load_manifests
+    from faperf.scaffold import accept as write
+
+    project = open_project(directory)
+    manifests = load_manifests(project)
+    Selection((version,)).steps(manifests)
+    found = {
+        (regression.metric, str(row.old_build), str(row.new_build)): regression.limit
+        for row in last_report(project).rows
+        if row.version == version
+        for regression in row.regressions
+        if regression.counts
+    }
+    if not found:
+        raise SelectionError(f"the last gate found nothing of {version} to accept", remedy="faperf gate")
+    last_day = until.date() if until else _head_date(project) + datetime.timedelta(days=90)
+    entries = [
+        Accepted(metric=metric, from_=old, to=new, max=limit, reason=reason, until=last_day)
+        for (metric, old, new), limit in found.items()
+    ]
+    path = write(project, manifests.versions[version], entries)
+    for entry in entries:
+        click.echo(f"{project.relative(path)}: {entry.metric}, at most {entry.max:g}, until {entry.until}")
+
+
+def _head_date(project: Project) -> datetime.date:
+    import datetime
+
+    from faperf.figures import open_repository
+
+    repository = open_repository(project)
+    head = repository.head() if repository else None
+    return repository.committed(head) if repository and head else datetime.date.today()
