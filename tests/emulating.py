@@ -60,3 +60,29 @@ def run_kernel(
     device.launch(ResolvedLaunch("k", (grid, 1, 1), (block, 1, 1), (1, 1, 1), smem, arguments), schedule, seed)
     result: np.ndarray = device.memory.content("out")
     return result
+
+
+TCGEN05 = "tests/data/kernels/tcgen05_attention.cu"
+TCGEN05_ROWS = 128
+
+
+def tcgen05_subject(
+    shape: dict[str, int], toolchain: Toolchain, cache: Path, root: Path = REPOSITORY, *flags: str
+) -> Subject:
+    """The tcgen05 test kernel for sm_103a on a workload."""
+    artifact = Builder(root, cache, toolchain).build(version_of(TCGEN05, *flags), "sm_103a")
+    s, h, rows = shape["S"], shape["H"], TCGEN05_ROWS
+    boxes = {"Q": rows, "K": 64, "V": 64}
+    arguments = [ResolvedArgument(tensor_map=name, box=[64, 1, box, 1], swizzle=128) for name, box in boxes.items()]
+    arguments += [ResolvedArgument(tensor="O")] + [ResolvedArgument(scalar=value, type="i32") for value in (s, h)]
+    launch = ResolvedLaunch(
+        "tcgen05_attention", (s // rows, shape["B"] * h, 1), (128, 1, 1), (1, 1, 1), 64 * 1024, arguments
+    )
+    return Subject(
+        build=artifact.key,
+        ptx=artifact.ptx.read_text(),
+        launches=[launch],
+        workload="small",
+        shape=shape,
+        layout="BSHD",
+    )

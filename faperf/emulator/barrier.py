@@ -105,8 +105,12 @@ class Barriers:
         expect: Array | int = 0,
         warps: Array | None = None,
         ctas: Array | None = None,
+        tell: bool = True,
     ) -> Array:
-        """One arrival (of `count`) a lane, after `expect` more bytes. Gives each lane the phase it arrived in."""  # fmt: skip
+        """One arrival (of `count`) a lane, after `expect` more bytes. Gives each lane the phase it arrived in.
+
+        Without `tell` the barrier was told already what there is to tell.
+        """  # fmt: skip
         warps = path.flat_warps if warps is None else warps
         ctas = path.ctas if ctas is None else ctas
         count, expect = np.broadcast_to(count, address.shape), np.broadcast_to(expect, address.shape)
@@ -115,7 +119,8 @@ class Barriers:
         for at, lanes in by_value(address):
             counter = self.mbarrier(at, ctas[lanes], ins, warps[lanes])
             phases[lanes] = counter.phase[ctas[lanes]]
-            self.release(counter, warps[lanes])
+            if tell:
+                self.release(counter, warps[lanes])
             counter.bytes += np.bincount(ctas[lanes], expect[lanes], size).astype(np.int64)
             left = np.bincount(ctas[lanes], count[lanes], size).astype(np.int64)
             while left.any():

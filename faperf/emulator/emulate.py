@@ -9,16 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from faperf.emulator import LOCKSTEP, ops_common, ops_sm80
+from faperf.emulator import LOCKSTEP, ops_common, ops_sm80, ops_sm90, ops_sm100
 from faperf.emulator.decode import Program, decode
 from faperf.emulator.fault import NotEmulatedError
+from faperf.emulator.matrix import HALF
 from faperf.emulator.memory import Global
+from faperf.emulator.ops_sm90 import MAP_MAGIC, TensorMap
 from faperf.emulator.ptx import Instruction, Module
 from faperf.emulator.schedule import Scheduler
 from faperf.emulator.state import Path, Wave
 from faperf.launch import ResolvedArgument, ResolvedLaunch
 
-PACKS = (ops_common, ops_sm80)
+PACKS = (ops_common, ops_sm80, ops_sm90, ops_sm100)
 """Importing a pack registers its opcodes."""
 LANES = 1024
 """Lanes that run together, about: more make numpy's calls longer, fewer make more calls."""
@@ -36,9 +38,11 @@ class Device:
         self.module = module
         self.memory = Global()
         self.addresses = {name: self.memory.add(name, content) for name, content in tensors.items()}
+        self.shapes = {name: content.shape for name, content in tensors.items()}
         self.executed = 0
         """Warp-instructions, over all launches."""
         self.trace: Callable[[Path, Instruction], None] | None = None
+        self._maps: list[TensorMap] = []
         self._programs: dict[str, Program] = {}
         self._variables: dict[str, int] = {}
         for variable in [*module.variables, *(v for k in module.kernels.values() for v in k.variables)]:
@@ -67,13 +71,15 @@ class Device:
         together = max(1, LANES // (-(-launch.threads // 32) * 32))
         for first in range(0, len(ctas), together):
             wave = Wave(program, ctas[first : first + together], launch.grid, launch.block, self.memory, launch.smem)
-            wave.extra["parameters"] = parameters
+            wave.extra["parameters"], wave.extra["maps"] = parameters, self._maps
             for row, name in program.global_rows:
                 wave.registers[64][row] = self._variables[name]
             scheduler = Scheduler(wave, schedule, seed + first)
             scheduler.traced = self.trace
             try:
                 scheduler.run()
+                if "tmem" in wave.extra:
+                    wave.extra["tmem"].finish()
             finally:
                 self.executed += wave.executed
 
@@ -90,4 +96,17 @@ class Device:
             return struct.pack("<Q", self.addresses[argument.tensor])
         if argument.scalar is not None and argument.type is not None:
             return struct.pack(SCALARS[argument.type], argument.scalar)
-        raise NotEmulatedError("a tensor map")
+        assert argument.tensor_map is not None
+        assert argument.box is not None
+        shape, box = self.shapes[argument.tensor_map], tuple(argument.box)
+        if len(shape) != len(box):
+            raise NotEmulatedError(f"a tensor map of {len(box)} dimensions over a tensor of {len(shape)}")
+        if argument.swizzle and box[0] * HALF > argument.swizzle:
+            raise NotEmulatedError(f"a tensor map with rows of {box[0] * HALF} bytes and swizzle {argument.swizzle}")
+        sizes = tuple(reversed(shape))
+        strides = [HALF]
+        for size in sizes[:-1]:
+            strides.append(strides[-1] * size)
+        address = self.addresses[argument.tensor_map]
+        self._maps.append(TensorMap(address, sizes, tuple(strides), box, argument.swizzle))
+        return (MAP_MAGIC + struct.pack("<I", len(self._maps) - 1)).ljust(128, b"\0")
