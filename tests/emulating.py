@@ -19,10 +19,12 @@ from tests.compiling import version_of
 from tests.conftest import REPOSITORY
 
 
-def subject_of(version_id: str, target: str, shape: dict[str, int], toolchain: Toolchain, cache: Path) -> Subject:
+def subject_of(
+    version_id: str, target: str, shape: dict[str, int], toolchain: Toolchain, cache: Path, root: Path = REPOSITORY
+) -> Subject:
     """A version of this repository on a workload of its own, by its own manifest."""
     version = load_manifests(Project(REPOSITORY)).versions[version_id]
-    artifact = Builder(REPOSITORY, cache, toolchain).build(version, target)
+    artifact = Builder(root, cache, toolchain).build(version, target)
     workload = Workload("small", "small", version.operation.name, shape)
     return Subject(
         build=artifact.key,

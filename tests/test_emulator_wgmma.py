@@ -20,7 +20,8 @@ __device__ uint32_t at(uint32_t base, int line, int byte) {  // lines of SWIZZLE
     return a ^ ((a >> 7 & (SWIZZLE / 16 - 1)) << 4);
 }
 __device__ uint64_t descriptor(uint32_t a, uint32_t leading, uint32_t stride) {
-    return a >> 4 | uint64_t(leading >> 4) << 16 | uint64_t(stride >> 4) << 32 | uint64_t(SWIZZLE == 128 ? 1 : SWIZZLE == 64 ? 2 : 3) << 62;
+    const uint64_t strides = uint64_t(leading >> 4) << 16 | uint64_t(stride >> 4) << 32;
+    return a >> 4 | strides | uint64_t(SWIZZLE == 128 ? 1 : SWIZZLE == 64 ? 2 : 3) << 62;
 }
 // A[64][K] and B[N][K] (or B[K][N] with MN), one block of `SWIZZLE` bytes of k (or of n) after the other.
 extern "C" __global__ void k(const unsigned short* a, const unsigned short* b, ELEMENT* out) {

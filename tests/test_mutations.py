@@ -6,20 +6,15 @@ import re
 import shutil
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from faperf.build import Builder
-from faperf.emulating import Emulation
+from faperf.emulating import Emulation, Verdict
 from faperf.emulator import SCHEDULES
-from faperf.manifest import load_manifests
 from faperf.operations import BUILT_IN
-from faperf.project import Project
-from faperf.record import Check
 from faperf.toolchain import Toolchain
 from tests.conftest import REPOSITORY
-from tests.emulating import subject_of
-from tests.mutations import MISSED, MUTATIONS, WRONG, Mutation, table
+from tests.emulating import TCGEN05, subject_of, tcgen05_subject
+from tests.mutations import MISSED, MUTATIONS, REFUSED, WRONG, Mutation, table
 
 ATTENTION = BUILT_IN["attention_forward"]
 SHAPE = {"B": 2, "H": 2, "S": 256, "D": 128}
@@ -27,26 +22,27 @@ SHAPE = {"B": 2, "H": 2, "S": 256, "D": 128}
 
 @pytest.mark.compile
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=[mutation.name for mutation in MUTATIONS])
-def test_a_mutation_is_found(mutation: Mutation, tmp_path: Path, toolchain: Toolchain, shared_cache: Path) -> None:
-    version = load_manifests(Project(REPOSITORY)).versions[mutation.version]
-    shutil.copytree(REPOSITORY / "kernels", tmp_path / "kernels")
-    source = tmp_path / version.source
+def test_a_mutation_is_found(mutation: Mutation, tmp_path: Path, toolchain: Toolchain) -> None:
+    source = tmp_path / (TCGEN05 if mutation.version == "tcgen05" else f"kernels/{mutation.version}.cu")
+    for directory in ("kernels", "tests/data/kernels"):
+        shutil.copytree(REPOSITORY / directory, tmp_path / directory)
     source.write_text(re.sub(r"(?m)^static_assert", "// static_assert", mutation.applied(source.read_text())))
-    artifact = Builder(tmp_path, tmp_path / "cache", toolchain).build(version, "sm_90a")
-    right = subject_of(mutation.version, "sm_90a", SHAPE, toolchain, shared_cache)
-    subject = msgspec.structs.replace(right, build=artifact.key, ptx=artifact.ptx.read_text())
+    if mutation.version == "tcgen05":
+        subject = tcgen05_subject(SHAPE, toolchain, tmp_path / "cache", tmp_path)
+    else:
+        subject = subject_of(mutation.version, "sm_90a", SHAPE, toolchain, tmp_path / "cache", tmp_path)
     emulation = Emulation(ATTENTION)
-    checks = [emulation.check(subject, "growing", schedule) for schedule in SCHEDULES]
-    assert [_found(check) for check in checks if _found(check) == mutation.finds], [
-        (check.schedule, check.failure) for check in checks
-    ]
-    if mutation.finds != MISSED:
-        assert all(not check.ok for check in checks)
-        assert all(".cu:" in str(check.failure) for check in checks if check.fault)
+    verdicts = [emulation.verdict(subject, "growing", schedule, tmp_path / "kept") for schedule in SCHEDULES]
+    assert mutation.finds in [_found(verdict) for verdict in verdicts], verdicts
+    assert (mutation.finds == MISSED) == any(verdict.check and verdict.check.ok for verdict in verdicts)
+    faults = [verdict.check.failure for verdict in verdicts if verdict.check and verdict.check.fault]
+    assert all(".cu:" in str(failure) or "ends without freeing" in str(failure) for failure in faults)
 
 
-def _found(check: Check) -> str:
-    return MISSED if check.ok else check.fault or WRONG
+def _found(verdict: Verdict) -> str:
+    if verdict.check is None:
+        return REFUSED
+    return MISSED if verdict.check.ok else verdict.check.fault or WRONG
 
 
 def test_the_docs_show_the_table() -> None:

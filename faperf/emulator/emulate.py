@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from faperf.emulator import LOCKSTEP, ops_common, ops_sm80, ops_sm90, ops_sm100
+from faperf.emulator import LOCKSTEP, ops_arithmetic, ops_data, ops_sm80, ops_sm90, ops_sm100
 from faperf.emulator.decode import Program, decode
 from faperf.emulator.fault import NotEmulatedError
 from faperf.emulator.matrix import HALF
@@ -20,7 +20,7 @@ from faperf.emulator.schedule import Scheduler
 from faperf.emulator.state import Path, Wave
 from faperf.launch import ResolvedArgument, ResolvedLaunch
 
-PACKS = (ops_common, ops_sm80, ops_sm90, ops_sm100)
+PACKS = (ops_arithmetic, ops_data, ops_sm80, ops_sm90, ops_sm100)
 """Importing a pack registers its opcodes."""
 LANES = 1024
 """Lanes that run together, about: more make numpy's calls longer, fewer make more calls."""

@@ -64,10 +64,12 @@ class TensorMemory:
             TMEM, f"{who} allocates {columns} columns and there is no room: it would wait for ever", ins.place
         )
 
-    def free(self, cta: int, first: int, columns: int, who: str, ins: Instruction) -> None:
+    def free(self, warp: int, cta: int, first: int, columns: int, who: str, ins: Instruction) -> None:
+        """Also a read that the warp was not told of is in the way. Raises DiagnosisError."""
         owned = self.owner[cta] == first
         if first >= COLUMNS or owned.sum() != columns or not owned[first : first + columns].all():
             raise DiagnosisError(TMEM, f"{who} frees {columns} columns at {first}, which is no allocation", ins.place)
+        self.unread(warp, cta, slice(0, 4), slice(first, first + columns), who, ins)
         self.owner[cta, first : first + columns] = FREE
 
     def check(self, cta: int, first: int, columns: int, who: str, ins: Instruction) -> None:
@@ -97,7 +99,7 @@ class TensorMemory:
         late = self.reads[cta, windows, columns] > self.wave.clocks[warp, : self.wave.warps]
         if late.any():
             reader = int(np.argwhere(late)[0][-1])
-            what = f"{who} overwrites columns of tensor memory that warp {reader} may still read: no barrier between"
+            what = f"{who} overwrites or frees columns of tensor memory that warp {reader} may still read: no barrier between"
             raise DiagnosisError(RACE, what, ins.place)
 
     def finish(self) -> None:
@@ -163,7 +165,7 @@ def _free(d: Decoder, ins: Instruction) -> Operation:
         first, columns = path.pick(path.r["u32"][address]), path.pick(path.r["u32"][count])
         for flat, _, cta, which in _warps(path):
             who = path.wave.name_of(flat * WARP)
-            tensor_memory(path.wave).free(cta, int(first[which[0]]) & 0xFFFF, int(columns[which[0]]), who, ins)
+            tensor_memory(path.wave).free(flat, cta, int(first[which[0]]) & 0xFFFF, int(columns[which[0]]), who, ins)
 
     return run
 
