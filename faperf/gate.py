@@ -15,7 +15,7 @@ import msgspec
 from faperf import record
 from faperf.building import Outcome, Selection, Step, Workshop
 from faperf.comparison import DiffRow, GateReport, GateRow, Measured, Regression, diff
-from faperf.errors import HistoryError, SelectionError
+from faperf.errors import CompileError, FaperfError, HistoryError, ManifestError, SelectionError
 from faperf.figures import informed, silicon_of
 from faperf.harness import NOWHERE, Wish, build_tree, run_commit
 from faperf.history import write_atomically
@@ -30,7 +30,6 @@ from faperf.judge import (
     Verdict,
     acceptance,
     attribute,
-    compare_static,
     instances_needed,
     judge_pair,
     less_accurate,
@@ -39,13 +38,13 @@ from faperf.judge import (
     thresholds_from,
     worst,
 )
-from faperf.manifest import Accepted, Manifests, Version, load_manifests
+from faperf.manifest import Accepted, Budgets, Manifests, Version, load_manifests
 from faperf.measuring import SEED, Found, against, job_of, perform
 from faperf.operations import BUILT_IN, load_operations
 from faperf.project import Config, Project
-from faperf.record import Check, Interval, Protocol, Timing
+from faperf.record import Check, Interval, Pair, Protocol, Timing
 from faperf.toolchain import Toolchain
-from faperf.worker import Here, launch_of
+from faperf.worker import Here
 
 BASELINE, PINNED = "baseline", "pinned"
 SEEDS = [SEED, SEED + 1, SEED + 2]
@@ -98,19 +97,26 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
     if repository is None:
         raise SelectionError("there is no git repository here, so there is no baseline")
     commit = repository.resolve(ask.baseline) if ask.baseline else repository.baseline(_config(workshop).default_branch)
+    if ask.trusted_config:  # from here on, and for whatever code it names
+        trusted = workshop.commit_tree(commit)
+        workshop = dataclasses.replace(
+            workshop, project=dataclasses.replace(workshop.project, trusted=Project(trusted).config)
+        )
+        sys.path.insert(0, str(trusted))
+    config = _config(workshop)
+    ask = dataclasses.replace(ask, pinned=ask.pinned or config.pinned)
     pin = repository.resolve(ask.pinned) if ask.pinned else None
     shops = [dataclasses.replace(workshop, toolchain=toolchain) for toolchain in ask.toolchains] or [workshop]
     old = _commit(shops[0], commit, selection)
     new = _working_tree(shops[-1], selection, ask)
     pinned = _commit(shops[-1], pin, selection) if pin and pin != commit else None
-    config = Project(workshop.commit_tree(commit)).config if ask.trusted_config else _config(workshop)
     if ask.trusted_config:
         new = _distrusted(new, old)
-        sys.path.insert(0, str(workshop.commit_tree(commit)))  # where the baseline's own operations lie
     limits = thresholds_from(config.thresholds)
 
     asked = {(version.id, target) for tree in (old, new) for version, target in tree.steps}
-    rows = diff(old.outcome.run, new.outcome.run, old.outcome.builds | new.outcome.builds, limits)
+    was, now = (record.replace(tree.outcome.run, partial=False) for tree in (old, new))  # all that was asked for
+    rows = diff(was, now, old.outcome.builds | new.outcome.builds, limits)
     rows = [row for row in rows if (row.version, row.target) in asked]
     changed = {(row.version, row.target) for row in rows if row.verdict is Verdict.UNMEASURED}
     partners = {BASELINE: old, **({PINNED: pinned} if pinned else {})}
@@ -119,6 +125,8 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
     judged = [gate_row for row in rows for gate_row in judge.rows(row)]
     if len(shops) == 2:
         judged = _attributed(shops, commit, selection, old, new, judged, ask, config, limits, here)
+    trees = [old, new, *([pinned] if pinned else [])]
+    failed = list(dict.fromkeys(str(error) for tree in trees for error in tree.outcome.failures if _ours(error)))
     report = GateReport(
         schema=record.SCHEMA,
         baseline=commit,
@@ -127,9 +135,9 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
         pinned=pin,
         toolchains=[f"nvcc {shop.toolchain.identity.nvcc}" for shop in shops],
         unmeasured=found.unmeasured,
-        status=worst([*(row.status for row in judged), *([Status.ERROR] if new.manifests.broken else [])]),
+        status=worst([*(row.status for row in judged), *([Status.ERROR] if new.manifests.broken or failed else [])]),
         rows=judged,
-        notes=judge.notes(),
+        notes=[*failed, *judge.notes()],
     )
     write_atomically(workshop.project.make_state() / RESULT, msgspec.json.encode(report))
     return report
@@ -145,6 +153,11 @@ def last_report(project: Project) -> GateReport:
 
 
 # ── both sides ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _ours(error: FaperfError) -> bool:
+    """Whether a build failed for no reason of its version's: a full disk, a compiler that does not run."""
+    return not isinstance(error, CompileError | ManifestError)
 
 
 def _config(workshop: Workshop) -> Config:
@@ -212,16 +225,14 @@ def _measure(
     found.comparisons = sum(len(task.partners) for task in job.tasks)
     protocol = _protocol(found.comparisons, limits, ask.budget_s)
     found.job = job = record.replace(job, seeds=SEEDS, protocol=protocol)
-    distributions = operations[job.operation].distributions
-    sides = {
-        (side.build, launch_of(side, w)): side.name
-        for side in job.sides
-        for w in job.workloads
-        if w.name in side.launches
-    }
+    distributions, say = operations[job.operation].distributions, workshop.progress.say
+    name = ""
+
+    def begin(side: str) -> None:
+        nonlocal name
+        name = side
 
     def keep(measured: Found) -> None:
-        name = sides[measured.build, measured.launch]
         if isinstance(measured, Check):
             found.checks.setdefault((name, measured.workload), []).append(measured)
             return
@@ -230,11 +241,11 @@ def _measure(
         before = found.timings.get(place)
         found.timings[place] = pooled(before, measured) if before else measured
 
-    perform(job, gpu.card, distributions, keep, workshop.progress.say, here.worker)
+    perform(job, gpu.card, distributions, keep, say, here.worker, begin)
     again = [task for task in job.tasks if _undecided(job, task, found, limits)]
     if again:
-        workshop.progress.say(f"inconclusive: {len(again)} measured once more")
-        perform(record.replace(job, tasks=again, seeds=SEEDS[:1]), gpu.card, distributions, keep, workshop.progress.say)
+        say(f"inconclusive: {len(again)} measured once more")
+        perform(record.replace(job, tasks=again, seeds=SEEDS[:1]), gpu.card, distributions, keep, say, begin=begin)
     return found
 
 
@@ -312,13 +323,19 @@ class _Judge:
         error = row.new.error if row.new else None
         if verdict in (Verdict.GONE, Verdict.INCOMPARABLE) and row.version in self._broken:
             verdict, error = Verdict.BROKEN, self._broken[row.version]
-        since = timing.pair(PINNED) or timing.pair(BASELINE) if timing and self.pinned else None
+        notes = [f.text for f in row.findings if f.severity is not Severity.REGRESSION] + self._void(timing)
+        if row.old is not None and row.old.build is None and row.new_build is not None:
+            verdict, notes = Verdict.NEW, [*notes, "did not build at the baseline"]
+        since = self._since_pinned(timing, place)
         drift = None
         if timing is not None:
             verdict = judge_pair(timing, BASELINE, self.limits, self.found.comparisons)
             drift = self._drift(timing, since.role, place) if since else None
+            if timing.pair(BASELINE) is None:
+                notes.append("not timed against the baseline, whose result is wrong")
         wrong = self._wrong(place, workload)
-        regressions = self._regressions(row, place, workload, timing, verdict, drift)
+        drifted = since.time if since and drift is Verdict.SLOWER else None
+        regressions = self._regressions(row, place, workload, timing, verdict, drifted)
         undecided = {Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE} & {verdict, drift}
         if verdict is Verdict.BROKEN or wrong:
             status = Status.WRONG
@@ -343,7 +360,7 @@ class _Judge:
             pinned=drift,
             since_pinned=since.time if since else None,
             regressions=regressions,
-            notes=[f.text for f in row.findings if f.severity is not Severity.REGRESSION] + self._void(timing),
+            notes=notes,
             wrong=wrong,
             error=error,
             cause=self._cause(place, timing, verdict, regressions),
@@ -364,10 +381,26 @@ class _Judge:
 
     def _drift(self, timing: Timing, role: str, place: Place) -> Verdict:
         """Time since the pinned commit, beside what has been accepted since then."""
-        version, then = self.new.version(place), self.pinned.version(place) if self.pinned else None
-        fresh = [entry for entry in version.accept if then is None or entry not in then.accept] if version else []
-        allowed = sum(entry.max for entry in fresh if entry.metric == TIME and self.today <= entry.until)
+        allowed = sum(entry.max for entry in self._accepted_since(place))
         return judge_pair(timing, role, self.limits, self.found.comparisons, allowed)
+
+    def _since_pinned(self, timing: Timing | None, place: Place) -> Pair | None:
+        """The pair with the pinned commit; the baseline's stands for it where both are the same code and launch."""
+        if timing is None or self.pinned is None:
+            return None
+        then, old = (tree.outcome.run.entry(*place) for tree in (self.pinned, self.old))
+        if pair := timing.pair(PINNED):
+            return pair
+        launches = [entry.launches.get(timing.workload) for entry in (then, old) if entry]
+        same = then and old and launches[0] == launches[1] and self.workshop.history.same_code(then.build, old.build)
+        return timing.pair(BASELINE) if same else None
+
+    def _accepted_since(self, place: Place) -> list[Accepted]:
+        """The slowdowns that were accepted after the pinned commit, and still are."""
+        version, then = self.new.version(place), self.pinned.version(place) if self.pinned else None
+        known = then.accept if then else []
+        entries = version.accept if version else []
+        return [e for e in entries if e.metric == TIME and e not in known and self.today <= e.until]
 
     def _regressions(
         self,
@@ -376,7 +409,7 @@ class _Judge:
         workload: str | None,
         timing: Timing | None,
         verdict: Verdict,
-        drift: Verdict | None,
+        drifted: Interval | None,
     ) -> list[Regression]:
         found: list[tuple[str, str, float, float]] = []
         version = self.new.version(place)
@@ -390,12 +423,9 @@ class _Judge:
             found.append(
                 (TIME, "slower than the baseline", math.expm1(pair.time.value), _up(math.expm1(pair.time.high)))
             )
-        elif timing is not None and drift is Verdict.SLOWER:
-            since = (timing.pair(PINNED) or timing.pair(BASELINE)).time  # type: ignore[union-attr]
-            amount = math.expm1(since.value)
-            found.append((TIME, f"slower than {self.ask.pinned}, by small steps", amount, _up(math.expm1(since.high))))
-        builds = (row.old.build if row.old else None, row.new.build if row.new else None)
-        return [
+        old, new = (str(entry.build) if entry else "None" for entry in (row.old, row.new))
+        same = self.workshop.history.same_code
+        regressions = [
             Regression(
                 metric=metric,
                 text=text,
@@ -405,13 +435,26 @@ class _Judge:
                     version.accept if version else [],
                     metric,
                     amount,
-                    (str(builds[0]), str(builds[1])),
-                    self.workshop.history.same_code,
+                    (old, new),
+                    same,
                     self.today,
                 ),
             )
             for metric, text, amount, limit in found
         ]
+        if drifted is not None and not any(r.metric == TIME and r.counts for r in regressions):
+            # What was accepted is taken off already, so no entry is asked again. A new entry for this step replaces its old one.
+            accepted = self._accepted_since(place)
+            others = sum(e.max for e in accepted if not (same(e.from_, old) and same(e.to, new)))
+            regressions.append(
+                Regression(
+                    metric=TIME,
+                    text=f"slower than {self.ask.pinned}, by small steps",
+                    amount=math.expm1(drifted.value) - sum(e.max for e in accepted),
+                    limit=_up(math.expm1(drifted.high) - others),
+                )
+            )
+        return regressions
 
     def _rules(self, place: Place) -> dict[str, str]:
         version = self.new.version(place)
@@ -422,9 +465,14 @@ class _Judge:
         version, then = self.new.version(place), self.old.version(place)
         if version is None or row.new is None or row.new_build is None or row.verdict is Verdict.UNCHANGED:
             return []
-        now = over_budget(version.budgets, row.new_build, row.new)
-        before = over_budget(then.budgets, row.old_build, row.old) if then and row.old and row.old_build else []
-        return [finding for finding in now if finding.text not in {known.text for known in before}]
+        findings = []
+        for name in Budgets.__struct_fields__:
+            now = over_budget(_only(version.budgets, name), row.new_build, row.new)
+            if then and row.old and row.old_build:
+                before = over_budget(_only(then.budgets, name), row.old_build, row.old)
+                now = [f for f in now if all(f.amount > known.amount for known in before)]
+            findings += now
+        return findings
 
     def _less_accurate(self, place: Place, workload: str | None) -> list[Finding]:
         name = f"{place[0]}@{place[1]}"
@@ -436,10 +484,10 @@ class _Judge:
         self, place: Place, timing: Timing | None, verdict: Verdict, regressions: Sequence[Regression]
     ) -> Cause | None:
         """With one toolchain: the source, or what moved the stored figures where nothing is slower side by side."""
+        if verdict is Verdict.SLOWER or any(regression.counts for regression in regressions):
+            return attribute(Verdict.SLOWER, None, None, machine_moved=False)
         if timing is None:
-            return Cause.SOURCE if any(regression.counts for regression in regressions) else None
-        if verdict is Verdict.SLOWER:
-            return attribute(verdict, None, None, machine_moved=False)
+            return None
         stored = self._before.get(place)
         if stored is None or stored.timing is None or verdict is not Verdict.SAME:
             return None
@@ -464,11 +512,15 @@ class _Judge:
         stale = [
             f"stale: {version.id} has an accepted regression of {entry.metric} to build {entry.to}, which is not here any more"
             for version in self.new.manifests.versions.values()
-            if version.id in here
+            if len(here.get(version.id, [])) == len(version.targets)  # else it may be about one that was not asked for
             for entry in version.accept
             if not needed(version, entry)
         ]
         return [*(str(error) for error in self.new.manifests.broken), *stale]
+
+
+def _only(budgets: Budgets, name: str) -> Budgets:
+    return Budgets(**{name: getattr(budgets, name)})
 
 
 def _up(amount: float) -> float:
@@ -482,7 +534,7 @@ def _up(amount: float) -> float:
 def _machine_moved(stored: Measured, now: Timing) -> tuple[float, float] | None:
     """By how much the candidate's and the control's own time differ from the baseline's stored ones, as log ratios."""
     then = stored.timing
-    if then is None or (then.machine, then.shape) != (now.machine, now.shape):
+    if then is None or any(getattr(then, f) != getattr(now, f) for f in ("machine", "shape", "protocol", "regime")):
         return None
     controls = [(timing.ms.value, pair) for timing in (then, now) if (pair := timing.pair("control"))]
     if len(controls) != 2:
@@ -512,6 +564,8 @@ def _attributed(
         return rows
     new_with_old = _working_tree(shops[0], selection, ask)
     old_with_new = _commit(shops[1], commit, selection)
+    if ask.trusted_config:
+        new_with_old = _distrusted(new_with_old, old)
     by_source = _Effect(shops[1], old, new_with_old, worse, ask, config, limits, here)
     by_toolchain = _Effect(shops[1], old, old_with_new, worse, ask, config, limits, here)
 
@@ -519,8 +573,12 @@ def _attributed(
         place = (row.version, row.target)
         if place not in worse:
             return row.cause
-        timed = row.verdict is Verdict.SLOWER
-        source, toolchain = (effect.on(place, row.workload if timed else None) for effect in (by_source, by_toolchain))
+        metrics = {regression.metric for regression in row.regressions if regression.counts}
+        if TIME in metrics:
+            metrics = {TIME}
+            if row.verdict is not Verdict.SLOWER:
+                return row.cause  # since the pinned commit, which one compiler built with the working tree
+        source, toolchain = (effect.on(row, metrics) for effect in (by_source, by_toolchain))
         return attribute(Verdict.SLOWER, source, toolchain, machine_moved=False)
 
     return [record.replace(row, cause=cause(row)) for row in rows]
@@ -540,23 +598,17 @@ class _Effect:
         limits: Thresholds,
         here: Here,
     ) -> None:
-        self._old, self._new, self._limits = old, new, limits
         builds = old.outcome.builds | new.outcome.builds
-        changed = {
-            (row.version, row.target)
-            for row in diff(old.outcome.run, new.outcome.run, builds, limits)
-            if row.verdict is Verdict.UNMEASURED
-        }
-        self._found = _measure(workshop, new, {BASELINE: old}, changed & worse, ask, config, limits, here)
+        rows = [r for r in diff(old.outcome.run, new.outcome.run, builds, limits) if (r.version, r.target) in worse]
+        changed = {(row.version, row.target) for row in rows if row.verdict is Verdict.UNMEASURED}
+        found = _measure(workshop, new, {BASELINE: old}, changed, ask, config, limits, here)
 
-    def on(self, place: Place, workload: str | None) -> Verdict:
-        if workload is not None:
-            timing = self._found.timings.get((*place, workload))
-            return judge_pair(timing, BASELINE, self._limits) if timing else Verdict.SAME
-        old, new = (tree.outcome.run.entry(*place) for tree in (self._old, self._new))
-        before, after = (tree.outcome.builds.get(entry.build or "") if entry else None
-                         for tree, entry in ((self._old, old), (self._new, new)))  # fmt: skip
-        if not (old and new and before and after):
-            return Verdict.SAME
-        found = compare_static(before, old, after, new, self._limits, same_version=True)
-        return Verdict.SLOWER if any(f.severity is Severity.REGRESSION for f in found) else Verdict.SAME
+        judge = _Judge(workshop, old, new, None, ask, limits, found)
+        self._rows = [judged for row in rows for judged in judge.rows(row)]
+
+    def on(self, worse: GateRow, metrics: set[str]) -> Verdict:
+        """Whether it makes `worse` worse in one of `metrics`."""
+        here = [row for row in self._rows if (row.version, row.target) == (worse.version, worse.target)]
+        rows = [row for row in here if row.workload == worse.workload] or here
+        guilty = any(regression.metric in metrics for row in rows for regression in row.regressions)
+        return Verdict.SLOWER if guilty else Verdict.SAME

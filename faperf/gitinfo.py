@@ -74,7 +74,7 @@ class Repository:
         if default is None:
             raise GitError(
                 f"no branch '{default_branch}' here, neither origin's nor this clone's",
-                remedy=f"git fetch origin {default_branch}, set default-branch in [tool.faperf], or give --baseline",
+                remedy=f"{self._fetch(default_branch)}; or set default-branch in [tool.faperf], or give --baseline",
             )
         try:
             base = self._git("merge-base", default, head).strip()
@@ -83,7 +83,7 @@ class Repository:
                 raise GitError(f"HEAD and {default} share no commit", remedy="give --baseline") from error
             raise GitError(
                 f"this clone is too shallow to tell where HEAD left {default}",
-                remedy=f"git fetch --unshallow origin {default_branch} (actions/checkout: fetch-depth: 0)",
+                remedy=self._fetch(default_branch),
             ) from error
         if base != head:
             return base
@@ -102,6 +102,13 @@ class Repository:
         if not self._repo.is_ancestor(self._repo.commit(good), self._repo.commit(bad)):
             raise GitError(f"{good[:12]} is no ancestor of {bad[:12]}", remedy="give --good an ancestor of --bad")
         return [good, *self._git("rev-list", "--first-parent", "--reverse", f"{good}..{bad}").split()]
+
+    def _fetch(self, branch: str) -> str:
+        """How to get a branch of origin as origin/…, and all of the history where this clone is shallow."""
+        refspec = f"{branch}:refs/remotes/origin/{branch}"  # a clone of one branch would fetch it to FETCH_HEAD alone
+        if not self.is_shallow:
+            return f"git fetch origin {refspec}"
+        return f"git fetch --unshallow origin HEAD {refspec} (actions/checkout: fetch-depth: 0)"
 
     @property
     def is_shallow(self) -> bool:

@@ -380,7 +380,7 @@ def less_accurate(old: Sequence[Check], new: Sequence[Check], thresholds: Thresh
         now = [c.relative_l2 for c in new if c.distribution == distribution and c.relative_l2 is not None]
         if before and now and min(now) > max(thresholds.accuracy_factor * max(before), thresholds.accuracy_floor):
             text = f"{distribution}: relative L2 error {max(before):.2e} → {min(now):.2e}"
-            factor = min(now) / max(before) if max(before) else math.inf
+            factor = min(now) / (max(before) or thresholds.accuracy_floor or min(now))
             worse.append(Finding(Rule.ACCURACY, Severity.REGRESSION, text, factor))
     return worse
 

@@ -219,11 +219,12 @@ def perform(
     found: Callable[[Found], None],
     say: Callable[[str], None],
     spawned: Worker | None = None,
+    begin: Callable[[str], None] = lambda side: None,
 ) -> None:
     """Every task of a job, one after another: verify on each distribution, then time what is right.
 
     Faults and hangs become failed checks; the next task goes on in a new worker. `found` gets each record as it comes.
-    `spawned` is a worker whose child may be up already.
+    `spawned` is a worker whose child may be up already. `begin` is told whose the next records are: two sides may be one build.
     """
     right: dict[tuple[str, str], bool] = {}
     with the_card(card, say), spawned or Worker() as worker:
@@ -234,11 +235,13 @@ def perform(
         for task in job.tasks:
             for name in [task.side, *task.partners.values()]:
                 if (name, task.workload) not in right:
+                    begin(name)
                     checks = list(_verify(job, name, task.workload, worker, distributions, say))
                     right[name, task.workload] = all(check.ok for check in checks)
                     for check in checks:
                         found(check)
             if right[task.side, task.workload]:
+                begin(task.side)
                 partners = {role: name for role, name in task.partners.items() if right[name, task.workload]}
                 _time(job, record.replace(task, partners=partners), worker, found, say)
 

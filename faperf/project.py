@@ -28,9 +28,13 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ke
 
 @dataclass(frozen=True)
 class Project:
-    """A directory with `manifests/`. Every path in a record or a message is relative to `root`, with `/`."""
+    """A directory with `manifests/`. Every path in a record or a message is relative to `root`, with `/`.
+
+    `trusted` stands for what its own pyproject.toml says, where that may be a stranger's.
+    """
 
     root: Path
+    trusted: Config | None = None
 
     @classmethod
     def find(cls, start: Path) -> Project:
@@ -47,6 +51,8 @@ class Project:
 
     @cached_property
     def config(self) -> Config:
+        if self.trusted is not None:
+            return self.trusted
         path = self.root / "pyproject.toml"
         try:
             table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("faperf", {})

@@ -1,4 +1,4 @@
-"""The statistics of paired measurements: Hodges–Lehmann estimates and exact signed-rank intervals.
+"""The statistics of paired measurements: Hodges–Lehmann estimates and exact signed-rank intervals; and of rates.
 
 Hollander, Wolfe and Chicken, *Nonparametric Statistical Methods*, chapter 3: the estimate is the median of the Walsh
 averages, and the interval is bounded by two of them, counted in from both ends by the quantile of the signed-rank
@@ -7,6 +7,7 @@ statistic under the null hypothesis.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -95,3 +96,28 @@ def _rank_sum_cut(m: int, n: int, confidence: float) -> int | None:
     tail = np.cumsum(ways[m]) / ways[m].sum()
     allowed = np.flatnonzero(tail <= (1 - confidence) / 2)
     return int(allowed[-1]) if allowed.size else None
+
+
+def rate_at_most(hits: int, count: int, confidence: float = 0.95) -> float:
+    """Clopper and Pearson's upper bound of a rate, one-sided: under a higher one, `hits` or fewer of `count` would come about
+    with a probability of less than 1 − `confidence`. For no hits it is 1 − (1 − confidence)^(1 / count).
+    """
+    if hits >= count:
+        return 1.0
+    low, high = hits / count, 1.0
+    for _ in range(60):  # halvings: more than a float can tell apart
+        middle = (low + high) / 2
+        low, high = (low, middle) if _binomial(hits, count, middle) < 1 - confidence else (middle, high)
+    return high
+
+
+def rate_at_least(hits: int, count: int, confidence: float = 0.95) -> float:
+    """Clopper and Pearson's lower bound of a rate, one-sided."""
+    return 1 - rate_at_most(count - hits, count, confidence)
+
+
+def _binomial(hits: int, count: int, rate: float) -> float:
+    """The probability of at most so many hits. `rate` lies between 0 and 1."""
+    ways = (math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1) for k in range(hits + 1))
+    hit, miss = math.log(rate), math.log1p(-rate)
+    return math.fsum(math.exp(way + k * hit + (count - k) * miss) for k, way in enumerate(ways))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import itertools
 import math
 from typing import Any
 
@@ -10,23 +12,31 @@ import pytest
 from faperf.errors import ConfigError
 from faperf.history import History
 from faperf.judge import (
+    Acceptance,
+    Cause,
     Finding,
     Rule,
     Severity,
+    Status,
     Thresholds,
     Verdict,
+    acceptance,
+    attribute,
     compare_reported,
     compare_static,
+    instances_needed,
     judge_pair,
     judge_time,
+    less_accurate,
     over_budget,
     overridden,
     stored_change,
     thresholds_from,
+    worst,
 )
-from faperf.manifest import Budgets
+from faperf.manifest import Accepted, Budgets
 from faperf.project import Project
-from faperf.record import Build, Entry, Interval, KernelFacts, Pair, Reported, Timing, replace
+from faperf.record import Build, Check, Entry, Interval, KernelFacts, Pair, Reported, Timing, replace
 from tests.conftest import REPOSITORY
 from tests.facts import build, entry, kernel
 
@@ -641,3 +651,221 @@ def test_a_manifest_may_silence_a_rule_or_make_it_count() -> None:
 def test_a_message_that_tells_of_lost_speed_counts_between_commits(message: str, severity: Severity) -> None:
     old, new = build(kernel(), code="old"), build(kernel(), code="new", messages=[message])
     assert kinds(compare(old, new)) == [(Rule.PTXAS, severity)]
+
+
+# ── what decides a gate ──
+
+FINE, ERROR, INCONCLUSIVE, WRONG = Status.FINE, Status.ERROR, Status.INCONCLUSIVE, Status.WRONG
+WORST_FIRST = [WRONG, ERROR, Status.REGRESSION, INCONCLUSIVE, FINE]
+
+
+def test_a_status_is_its_exit_code() -> None:
+    assert [int(status) for status in WORST_FIRST] == [5, 1, 3, 4, 0]
+
+
+@pytest.mark.parametrize(("first", "second"), [*itertools.combinations(WORST_FIRST, 2)])
+def test_the_worst_of_two(first: Status, second: Status) -> None:
+    assert worst([first, second]) is worst([second, first]) is first
+    assert worst([second, second]) is second
+
+
+def test_the_worst_of_none_and_of_all() -> None:
+    assert worst([]) is FINE
+    assert worst(reversed(WORST_FIRST)) is WRONG
+
+
+def signs(agreeing: int, count: int) -> list[float]:
+    return [0.01] * agreeing + [-0.0001] * (count - agreeing)
+
+
+# By hand, P(so many or more agree by chance): 7/7 1/128, 8/8 1/256 = 0.0039, 10/10 0.00098, 9/10 11/1024 = 0.0107,
+# 17/20 1351/2^20 = 0.0013, 16/20 6196/2^20 = 0.0059, 18/20 211/2^20 = 0.0002. Two looks share 0.008, or 0.002.
+@pytest.mark.parametrize(
+    ("agreeing", "count", "comparisons", "alarms", "decided"),
+    [
+        (7, 7, 1, 0.008, False),
+        (8, 8, 1, 0.008, True),
+        (8, 8, 2, 0.008, False),
+        (9, 9, 2, 0.008, True),
+        (9, 10, 1, 0.008, False),
+        (10, 10, 4, 0.008, True),
+        (10, 10, 5, 0.008, False),
+        (16, 20, 1, 0.008, False),
+        (17, 20, 1, 0.008, True),
+        (17, 20, 4, 0.008, False),
+        (18, 20, 4, 0.008, True),
+        (10, 10, 1, 0.002, True),
+        (10, 10, 2, 0.002, False),
+        (17, 20, 1, 0.002, False),
+        (18, 20, 1, 0.002, True),
+    ],
+)
+def test_signs(agreeing: int, count: int, comparisons: int, alarms: float, decided: bool) -> None:
+    limits = Thresholds(false_alarms=alarms)
+    instances = signs(agreeing, count)
+    slower = judge_time(interval(0.01, 0.009, 0.011), instances, limits, comparisons)
+    faster = judge_time(interval(-0.01, -0.011, -0.009), [-value for value in instances], limits, comparisons)
+    assert (slower, faster) == ((Verdict.SLOWER, Verdict.FASTER) if decided else (Verdict.INCONCLUSIVE,) * 2)
+
+
+def test_an_instance_of_exactly_nothing_agrees_with_nobody() -> None:
+    assert judge_time(interval(0.01, 0.009, 0.011), [0.01] * 8 + [0.0], Thresholds()) is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("comparisons", "alarms", "least", "needed"),
+    [(1, 0.008, 1, 8), (1, 0.008, 10, 10), (2, 0.008, 1, 9), (4, 0.008, 10, 10), (5, 0.008, 10, 11), (20, 0.008, 10, 13),
+     (1, 0.002, 1, 10), (1, 0.5, 1, 2), (1, 0.25, 1, 3)],
+)  # fmt: skip
+def test_instances_needed(comparisons: int, alarms: float, least: int, needed: int) -> None:
+    """As many as decide when all agree, and no fewer: 2^-n is at most alarms / (2 · comparisons)."""
+    limits = Thresholds(false_alarms=alarms)
+    assert instances_needed(comparisons, limits, least) == needed
+    slow = interval(0.01, 0.009, 0.011)
+    assert judge_time(slow, [0.01] * needed, limits, comparisons) is Verdict.SLOWER
+    if needed > least:
+        assert judge_time(slow, [0.01] * (needed - 1), limits, comparisons) is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("change", "allowed", "verdict"),
+    [
+        (0.010, 0.0, Verdict.SLOWER),
+        (0.010, 0.005, Verdict.SLOWER),  # half a per cent is left
+        (0.010, 0.010, Verdict.SAME),
+        (0.010, 0.020, Verdict.FASTER),  # than was allowed
+        (0.300, 0.350, Verdict.SAME),  # a log ratio of 0.3 is 35 %
+    ],
+)
+def test_what_is_allowed_is_not_counted(change: float, allowed: float, verdict: Verdict) -> None:
+    found = timing(pair("pinned", spread(change)))
+    assert judge_pair(found, "pinned", Thresholds(), 1, allowed) is verdict
+
+
+def test_comparisons_share_the_budget() -> None:
+    found = timing(pair("baseline", spread(0.01, count=10)))
+    assert judge_pair(found, "baseline", Thresholds(), 4) is Verdict.SLOWER
+    assert judge_pair(found, "baseline", Thresholds(), 5) is Verdict.INCONCLUSIVE
+
+
+S, N = Verdict.SLOWER, Verdict.SAME
+
+
+@pytest.mark.parametrize(
+    ("total", "source", "toolchain", "moved", "cause"),
+    [
+        (S, None, None, False, Cause.SOURCE),
+        (S, None, None, True, Cause.SOURCE),  # side by side: the machine is the same for both
+        (S, S, N, False, Cause.SOURCE),
+        (S, N, S, False, Cause.TOOLCHAIN),
+        (S, S, S, False, Cause.BOTH),
+        (S, N, N, False, Cause.TOGETHER),
+        (S, Verdict.INCONCLUSIVE, S, False, Cause.TOOLCHAIN),
+        (N, None, None, True, Cause.MACHINE),
+        (N, None, None, False, Cause.NOT_REPRODUCED),
+        (Verdict.INCONCLUSIVE, None, None, False, Cause.NOT_REPRODUCED),
+    ],
+)
+def test_causes(total: Verdict, source: Verdict | None, toolchain: Verdict | None, moved: bool, cause: Cause) -> None:
+    assert attribute(total, source, toolchain, machine_moved=moved) is cause
+
+
+# ── accuracy ──
+
+
+def checks(*errors: float | None, distribution: str = "normal") -> list[Check]:
+    return [
+        Check(schema=1, build="b", launch="l", workload="tiny", shape={}, operation="attention_forward", operation_version=1,
+              by="silicon", distribution=distribution, seed=seed, relative_l2=error)
+        for seed, error in enumerate(errors)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "factor"),
+    [
+        ((4e-4, 5e-4, 6e-4), (7.6e-4, 8e-4, 9e-4), 7.6 / 6),  # 1.25 × 6e-4 is 7.5e-4
+        ((4e-4, 5e-4, 6e-4), (7.4e-4, 8e-4, 9e-4), None),  # one seed is within what seeds explain
+        ((1e-5, 1e-5, 1e-5), (1.2e-4, 1.2e-4, 1.2e-4), None),  # under the floor of 2^-13 = 1.22e-4
+        ((0.0, 0.0, 0.0), (2.0**-12,) * 3, 2.0),  # no error before: in units of the floor
+        ((4e-4,), (None,), None),  # it faulted, which is another matter
+        ((), (9e-4,), None),
+    ],
+)
+def test_less_accurate(old: tuple[float, ...], new: tuple[float | None, ...], factor: float | None) -> None:
+    found = less_accurate(checks(*old), checks(*new), Thresholds())
+    assert [(f.rule, f.severity) for f in found] == ([] if factor is None else [(Rule.ACCURACY, REGRESSION)])
+    assert [f.amount for f in found] == pytest.approx([] if factor is None else [factor])
+
+
+def test_accuracy_is_of_each_distribution() -> None:
+    old = checks(4e-4) + checks(9e-4, distribution="peaky")
+    new = checks(6e-4) + checks(9e-4, distribution="peaky")
+    assert [f.text for f in less_accurate(old, new, Thresholds())] == ["normal: relative L2 error 4.00e-04 → 6.00e-04"]
+
+
+# ── accepted regressions ──
+
+TODAY = datetime.date(2026, 11, 30)
+
+
+def accepted(**facts: Any) -> Accepted:
+    plain: dict[str, Any] = {
+        "metric": "time",
+        "from_": "a",
+        "to": "b",
+        "max": 0.02,
+        "reason": "exact rounding",
+        "until": TODAY,
+    }
+    return Accepted(**(plain | facts))
+
+
+def ask(
+    *entries: Accepted, metric: str = "time", amount: float = 0.01, today: datetime.date = TODAY
+) -> Acceptance | None:
+    """Of a regression from build a to build b. Builds of one first letter are of one code."""
+    same = lambda one, other: str(one)[0] == str(other)[0]  # noqa: E731
+    return acceptance(entries, metric, amount, ("a", "b"), same, today)
+
+
+def test_an_entry_covers_up_to_its_amount_on_its_last_day() -> None:
+    answer = ask(accepted(), amount=0.02)
+    assert answer == Acceptance(True, "time accepted until 2026-11-30: exact rounding")
+
+
+@pytest.mark.parametrize(
+    ("amount", "days", "text"),
+    [
+        (0.01, 1, "time was accepted until 2026-11-30, which has passed"),
+        (0.0201, 0, "time: 0.0201 is over the accepted 0.02"),
+        (0.0201, 1, "time was accepted until 2026-11-30, which has passed"),
+    ],
+)
+def test_an_entry_that_does_not_cover_says_why(amount: float, days: int, text: str) -> None:
+    answer = ask(accepted(), amount=amount, today=TODAY + datetime.timedelta(days=days))
+    assert answer == Acceptance(False, text)
+
+
+@pytest.mark.parametrize(
+    "other", [{"metric": "spills"}, {"from_": "c"}, {"to": "c"}, {"from_": "b", "to": "a"}], ids=str
+)
+def test_an_entry_about_something_else(other: dict[str, Any]) -> None:
+    assert ask(accepted(**other)) is None
+
+
+def test_an_entry_holds_for_the_same_code_under_another_build_key() -> None:
+    answer = ask(accepted(from_="a comment was changed", to="b as well"))
+    assert answer is not None
+    assert answer.covers
+
+
+def test_the_newest_entry_wins() -> None:
+    strict, generous = accepted(max=0.001), accepted(max=0.5)
+    for entries, covers in (((strict, generous), True), ((generous, strict), False)):
+        answer = ask(*entries)
+        assert answer is not None
+        assert answer.covers is covers
+    answer = ask(generous, accepted(metric="spills", max=0))  # newer, but about something else
+    assert answer is not None
+    assert answer.covers

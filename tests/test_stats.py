@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from faperf.stats import LEAST_FOR_99, Estimate, estimate, hodges_lehmann, shift
+from faperf.stats import LEAST_FOR_99, Estimate, estimate, hodges_lehmann, rate_at_least, rate_at_most, shift
 
 WHOLE_LINE = (-math.inf, math.inf)
 RNG = np.random.SeedSequence(20_261_130)
@@ -280,3 +280,30 @@ def test_coverage_of_a_shift(skewed: bool) -> None:
     share = np.mean([f.low <= 3 <= f.high for f in found])
     assert share == pytest.approx(0.993, abs=0.007)  # 1 − 2 P(U ≤ 7) = 0.9930 for 8 and 8
     assert share < 1
+
+
+# ── rates ──
+
+
+@pytest.mark.parametrize(
+    ("hits", "count", "bound"),
+    [
+        (0, 1, 0.95),
+        (0, 20, 1 - 0.05 ** (1 / 20)),
+        (0, 200, 1 - 0.05 ** (1 / 200)),
+        (1, 1, 1.0),
+        (0, 0, 1.0),
+        (9, 10, 0.95 ** (1 / 10)),  # P(X ≤ 9) = 1 − p^10
+        # scipy.stats.beta.ppf(0.95, hits + 1, count − hits), scipy 1.17
+        (1, 10, 0.39416330243650466),
+        (5, 10, 0.7775588989918706),
+        (3, 500, 0.015433734876752685),
+    ],
+)
+def test_the_exact_bound_of_a_rate(hits: int, count: int, bound: float) -> None:
+    assert rate_at_most(hits, count) == pytest.approx(bound, abs=1e-12)
+    assert rate_at_least(count - hits, count) == pytest.approx(1 - bound, abs=1e-12)
+
+
+def test_another_confidence_moves_the_bound() -> None:
+    assert rate_at_most(0, 10, 0.99) == pytest.approx(1 - 0.01**0.1, abs=1e-12)
