@@ -7,6 +7,7 @@ values are in its registers at once: a missing wait::ld is not found, nor is a m
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from faperf.emulator.ptx import Instruction
 from faperf.emulator.state import TENSOR, WARP, Array, Path, Wave
 
 LANES, COLUMNS = 128, 512
+WINDOWS = np.arange(4)
 FREE = -1
 
 
@@ -39,8 +41,8 @@ class TensorMemory:
     def __init__(self, wave: Wave) -> None:
         count = len(wave.ctas)
         self.wave = wave
-        self.cells = np.zeros((count, LANES, COLUMNS), np.uint32)
-        self.written = np.zeros((count, LANES, COLUMNS), bool)
+        self.cells = np.zeros((count, 4, WARP, COLUMNS), np.uint32)
+        self.written = np.zeros((count, 4, WARP, COLUMNS), bool)
         self.owner = np.full((count, COLUMNS), FREE)  # the first column of the allocation
         self.stamp = np.zeros((count, 4, COLUMNS), np.int64)  # by window: agent << CLOCK_BITS | clock of the last write
         self.reads = np.zeros((count, 4, COLUMNS, wave.warps), np.int64)  # each warp's clock at its last read
@@ -58,7 +60,7 @@ class TensorMemory:
         for first in range(0, COLUMNS - columns + 1, columns):
             if (self.owner[cta, first : first + columns] == FREE).all():
                 self.owner[cta, first : first + columns] = first
-                self.written[cta, :, first : first + columns] = False
+                self.written[cta, :, :, first : first + columns] = False
                 return first
         raise DiagnosisError(
             TMEM, f"{who} allocates {columns} columns and there is no room: it would wait for ever", ins.place
@@ -69,7 +71,7 @@ class TensorMemory:
         owned = self.owner[cta] == first
         if first >= COLUMNS or owned.sum() != columns or not owned[first : first + columns].all():
             raise DiagnosisError(TMEM, f"{who} frees {columns} columns at {first}, which is no allocation", ins.place)
-        self.unread(warp, cta, slice(0, 4), slice(first, first + columns), who, ins)
+        self.unread(np.full(4, warp), np.full(4, cta), WINDOWS, slice(first, first + columns), ins)
         self.owner[cta, first : first + columns] = FREE
 
     def check(self, cta: int, first: int, columns: int, who: str, ins: Instruction) -> None:
@@ -79,28 +81,34 @@ class TensorMemory:
                 "allocated", ins.place,
             )  # fmt: skip
 
-    def told(self, warp: int, cta: int, windows: Any, columns: slice, who: str, ins: Instruction) -> None:
-        """A warp must have been told of the last write of what it touches."""
-        stamp = self.stamp[cta, windows, columns]
-        known = self.wave.clocks[warp][stamp >> CLOCK_BITS] >= stamp & ((1 << CLOCK_BITS) - 1)
+    def told(self, warps: Array, ctas: Array, windows: Array, columns: slice, ins: Instruction) -> None:
+        """Each warp must have been told of the last write of what it touches in a window."""
+        stamp = self.stamp[ctas, windows, columns]
+        known = self.wave.clocks[warps[:, None], stamp >> CLOCK_BITS] >= stamp & ((1 << CLOCK_BITS) - 1)
         if not known.all():
-            at = int(np.argmin(known.reshape(-1)))
-            agent = int(stamp.reshape(-1)[at]) >> CLOCK_BITS
-            maker = self.wave.program.kernel.instructions[int(self.line[cta, windows, columns].reshape(-1)[at])]
+            one, column = (int(n) for n in np.unravel_index(int(np.argmin(known)), known.shape))
+            agent = int(stamp[one, column]) >> CLOCK_BITS
+            line = int(self.line[ctas[one], windows[one], columns][column])
+            maker = self.wave.program.kernel.instructions[line]
             kind = RACE if agent < self.wave.warps else MISSING_WAIT
             how = "no barrier between" if kind == RACE else "not waited for"
             raise DiagnosisError(
-                kind, f"{who} touches columns of tensor memory that warp {agent % self.wave.warps} wrote ({maker.opcode}, "
-                f"{maker.place}): {how}", ins.place,
+                kind, f"{self._name(warps[one])} touches column {columns.start + column} of tensor memory, which warp "
+                f"{agent % self.wave.warps} wrote ({maker.opcode}, {maker.place}): {how}", ins.place,
             )  # fmt: skip
 
-    def unread(self, warp: int, cta: int, windows: Any, columns: slice, who: str, ins: Instruction) -> None:
+    def unread(self, warps: Array, ctas: Array, windows: Array, columns: slice, ins: Instruction) -> None:
         """A write must be told of every read."""
-        late = self.reads[cta, windows, columns] > self.wave.clocks[warp, : self.wave.warps]
+        late = self.reads[ctas, windows, columns] > self.wave.clocks[warps, None, : self.wave.warps]
         if late.any():
-            reader = int(np.argwhere(late)[0][-1])
-            what = f"{who} overwrites or frees columns of tensor memory that warp {reader} may still read: no barrier between"
-            raise DiagnosisError(RACE, what, ins.place)
+            one, column, reader = (int(n) for n in np.argwhere(late)[0])
+            raise DiagnosisError(
+                RACE, f"{self._name(warps[one])} overwrites or frees column {columns.start + column} of tensor memory, which "
+                f"warp {reader} may still read: no barrier between", ins.place,
+            )  # fmt: skip
+
+    def _name(self, flat_warp: int) -> str:
+        return self.wave.name_of(int(flat_warp) * WARP)
 
     def finish(self) -> None:
         """A CTA must free what it allocated before it ends. Raises DiagnosisError."""
@@ -195,23 +203,41 @@ def _order(d: Decoder, ins: Instruction) -> Operation:
 # ── load and store ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _window(path: Path, address: Any, count: int, ins: Instruction) -> list[tuple[int, int, int, Any, int]]:
-    """(flat warp, warp, CTA, its lanes, first column) of each warp's access to its own window. Raises DiagnosisError."""
+@dataclass(frozen=True)
+class Access:
+    """Warps that access the same columns, each its own window. `lanes` are theirs among those that take part, [warps, 32]."""
+
+    flat: Array
+    warp: Array
+    cta: Array
+    window: Array
+    lanes: Array
+    columns: slice
+
+
+def _accesses(path: Path, address: Any, count: int, ins: Instruction) -> list[Access]:
+    """What each warp accesses, `count` columns from its address on. Raises DiagnosisError."""
     together(path, ins)
-    if not path.whole_warps():
-        raise NotEmulatedError(f"{ins.opcode} by a part of a warp", ins.place)
-    at = addresses(path, address)
-    found = []
-    for flat, warp, cta, which in _warps(path):
-        lane, first = int(at[which[0]]) >> 16, int(at[which[0]]) & 0xFFFF
-        who = path.wave.name_of(flat * WARP)
-        if lane != WARP * (warp % 4):
-            raise DiagnosisError(
-                TMEM, f"{who} accesses tensor memory from lane {lane}; its window is lanes {WARP * (warp % 4)} to "
-                f"{WARP * (warp % 4) + WARP - 1}: add the warp's base to the address", ins.place,
-            )  # fmt: skip
-        tensor_memory(path.wave).check(cta, first, count, who, ins)
-        found.append((flat, warp, cta, which, first))
+    at, lanes = addresses(path, address).reshape(-1, WARP)[:, 0], path.lanes()
+    flat = lanes[::WARP] // WARP
+    warp, cta = flat // len(path.wave.ctas), flat % len(path.wave.ctas)
+    wrong = at >> 16 != WARP * (warp % 4)
+    if wrong.any():
+        one = int(np.argmax(wrong))
+        base, who = WARP * int(warp[one] % 4), path.wave.name_of(int(flat[one]) * WARP)
+        raise DiagnosisError(
+            TMEM, f"{who} accesses tensor memory from lane {int(at[one]) >> 16}; its window is lanes {base} to "
+            f"{base + WARP - 1}: add the warp's base to the address", ins.place,
+        )  # fmt: skip
+    found, numbers = [], np.arange(len(lanes)).reshape(-1, WARP)
+    for first in np.unique(at & 0xFFFF).tolist():
+        its = np.flatnonzero(at & 0xFFFF == first)
+        for each in its:
+            tensor_memory(path.wave).check(
+                int(cta[each]), int(first), count, path.wave.name_of(int(flat[each]) * WARP), ins
+            )
+        columns = slice(int(first), int(first) + count)
+        found.append(Access(flat[its], warp[its], cta[its], warp[its] % 4, numbers[its], columns))
     return found
 
 
@@ -241,15 +267,18 @@ def _load(d: Decoder, ins: Instruction) -> Operation:
     def run(path: Path) -> None:
         tmem, wave = tensor_memory(path.wave), path.wave
         values = np.zeros((len(path.lanes()), count), np.uint32)
-        for flat, warp, cta, which, first in _window(path, address, count, ins):
-            who, columns, window = wave.name_of(flat * WARP), slice(first, first + count), warp % 4
-            lanes = slice(WARP * window, WARP * window + WARP)
-            tmem.told(flat, cta, window, columns, who, ins)
-            if not tmem.written[cta, lanes, columns].any(0).all():
-                what = f"{who} reads columns of tensor memory from {first} on, which nothing has written"
-                raise DiagnosisError(UNINITIALISED, what, ins.place)
-            tmem.reads[cta, window, columns, warp] = wave.clocks[flat, warp]
-            values[which] = tmem.cells[cta, lanes, columns]
+        for its in _accesses(path, address, count, ins):
+            place = (its.cta, its.window, its.columns)
+            tmem.told(its.flat, *place, ins)
+            if not tmem.written[its.cta, its.window, :, its.columns].any(1).all():
+                what = f"{wave.name_of(int(its.flat[0]) * WARP)} (or another warp) reads columns of tensor memory from "
+                raise DiagnosisError(
+                    UNINITIALISED, f"{what}{its.columns.start} on, which nothing has written", ins.place
+                )
+            tmem.reads[
+                its.cta[:, None], its.window[:, None], np.arange(count) + its.columns.start, its.warp[:, None]
+            ] = wave.clocks[its.flat, its.warp][:, None]
+            values[its.lanes] = tmem.cells[its.cta, its.window, :, its.columns]
         r = path.r["u32"]
         for index, out in enumerate(outs):
             path.put(r[out], values[:, index])
@@ -270,15 +299,14 @@ def _store(d: Decoder, ins: Instruction) -> Operation:
     def run(path: Path) -> None:
         tmem, wave = tensor_memory(path.wave), path.wave
         values = np.stack([path.pick(path.r["u32"][source]) for source in sources], axis=1)
-        for flat, warp, cta, which, first in _window(path, address, count, ins):
-            who, columns, window = wave.name_of(flat * WARP), slice(first, first + count), warp % 4
-            lanes = slice(WARP * window, WARP * window + WARP)
-            tmem.told(flat, cta, window, columns, who, ins)
-            tmem.unread(flat, cta, window, columns, who, ins)
-            tmem.cells[cta, lanes, columns] = values[which]
-            tmem.written[cta, lanes, columns] = True
-            tmem.stamp[cta, window, columns] = warp << CLOCK_BITS | int(wave.clocks[flat, warp])
-            tmem.line[cta, window, columns] = ins.index
+        for its in _accesses(path, address, count, ins):
+            place = (its.cta, its.window, its.columns)
+            tmem.told(its.flat, *place, ins)
+            tmem.unread(its.flat, *place, ins)
+            tmem.cells[its.cta, its.window, :, its.columns] = values[its.lanes]
+            tmem.written[its.cta, its.window, :, its.columns] = True
+            tmem.stamp[place] = (its.warp << CLOCK_BITS | wave.clocks[its.flat, its.warp])[:, None]
+            tmem.line[place] = ins.index
 
     return run
 
@@ -327,6 +355,8 @@ def _one_mma(path: Path, goal: int, a: int, b: int, bits: int, adds: bool, from_
         raise NotEmulatedError(f"an accumulator at lane {goal >> 16} of tensor memory", ins.place)
     tmem.check(cta, first, n, who, ins)
     every = slice(0, 4)
+    here = (np.full(4, flat), np.full(4, cta), WINDOWS)
+    cells, written = tmem.cells[cta].reshape(LANES, COLUMNS), tmem.written[cta].reshape(LANES, COLUMNS)
     row = np.arange(m)
     place = row if m == LANES else WARP * (row // 16) + row % 16
     issuer = flat // len(wave.ctas)
@@ -336,33 +366,32 @@ def _one_mma(path: Path, goal: int, a: int, b: int, bits: int, adds: bool, from_
         flat, TENSOR
     ]  # MMAs of one thread run in the order in which it issued them
     try:
-        tmem.told(flat, cta, every, columns, who, ins)
-        tmem.unread(flat, cta, every, columns, who, ins)
+        tmem.told(*here, columns, ins)
+        tmem.unread(*here, columns, ins)
         if from_tmem:
             if m != LANES:
                 raise NotEmulatedError("A from tensor memory with M = 64", ins.place)
             source = a & 0xFFFF
             tmem.check(cta, source, 8, who, ins)
-            tmem.told(flat, cta, every, slice(source, source + 8), who, ins)
-            if not tmem.written[cta, :, source : source + 8].all():
+            tmem.told(*here, slice(source, source + 8), ins)
+            if not written[:, source : source + 8].all():
                 raise DiagnosisError(
                     UNINITIALISED, f"{who} multiplies columns from {source} on, not all written", ins.place
                 )
-            halves = np.ascontiguousarray(tmem.cells[cta, :, source : source + 8]).view(np.float16)
+            halves = np.ascontiguousarray(cells[:, source : source + 8]).view(np.float16)
         else:
             halves = _operand(path, a, m, bool(bits >> 15 & 1), ins)
         other = _operand(path, b, n, bool(bits >> 16 & 1), ins)
     finally:
         wave.clocks[flat, agent] = before
     total = halves.astype(np.float32) @ other.astype(np.float32).T
-    cells = tmem.cells[cta]
     if adds:
-        if not tmem.written[cta, place, columns].all():
+        if not written[place, columns].all():
             raise DiagnosisError(UNINITIALISED, f"{who} adds to an accumulator that nothing has written", ins.place)
         old = np.ascontiguousarray(cells[place, columns])
         total += old.view(np.float32) if single else old.astype(np.uint16).view(np.float16).astype(np.float32)
     cells[place, columns] = total.view(np.uint32) if single else total.astype(np.float16).view(np.uint16)
-    tmem.written[cta, place, columns] = True
+    written[place, columns] = True
     tmem.stamp[cta, every, columns] = agent << CLOCK_BITS | int(wave.async_clock[flat, TENSOR])
     tmem.line[cta, every, columns] = ins.index
 
