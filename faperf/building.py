@@ -63,6 +63,13 @@ class Selection:
         return (not self.versions or version.id in self.versions) and (not self.targets or target in self.targets)
 
 
+def with_parents(steps: Sequence[Step], manifests: Manifests) -> list[Step]:
+    """`steps`, and the parent of each for the same target where it has one."""
+    parents = [(manifests.versions.get(version.parent or ""), target) for version, target in steps]
+    more = [(parent, target) for parent, target in parents if parent and target in parent.targets]
+    return list({(version.id, target): (version, target) for version, target in [*steps, *more]}.values())
+
+
 @dataclass(frozen=True)
 class Progress:
     """Called as work goes on. `begin(total)`, then `step(label)` once for each finished step; `cached` ones cost nothing."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import enum
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -177,7 +179,7 @@ def diff(
         before, after = old.entry(version, target), new.entry(version, target)
         old_build = builds.get(before.build or "") if before else None
         new_build = builds.get(after.build or "") if after else None
-        row = _diff_row(version, target, before, after, old_build, new_build, thresholds)
+        row = diff_row(version, target, before, after, old_build, new_build, thresholds)
         if (before is None and old.partial) or (after is None and new.partial):
             row = msgspec.structs.replace(row, verdict=Verdict.INCOMPARABLE)
         was, now = ((silicon or {}).get((version, target)) for silicon in (old_silicon, new_silicon))
@@ -203,7 +205,7 @@ def rerun(rows: Iterable[DiffRow], timings: Iterable[Timing], thresholds: Thresh
     return judged
 
 
-def _diff_row(
+def diff_row(
     version: str,
     target: str,
     before: Entry | None,
@@ -212,6 +214,7 @@ def _diff_row(
     new_build: Build | None,
     thresholds: Thresholds,
 ) -> DiffRow:
+    """One row of `diff`, without stored figures."""
     findings: list[Finding] = []
     if before is None:
         verdict = Verdict.NEW
@@ -288,3 +291,71 @@ class GateReport(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     rows: list[GateRow]
     notes: list[str] = []
+
+
+# ── a bisection ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Fate(enum.StrEnum):
+    """What a step of a bisection found of a commit."""
+
+    FINE = "fine"
+    WORSE = "worse"
+    SKIPPED = "skipped"
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """A commit as people name it. `date` is the author's."""
+
+    hash: str
+    subject: str
+    date: datetime.datetime
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a commit is worse than the good one, and by what evidence. `why` is for one that was skipped.
+
+    `change` is of time, interleaved with the good commit's build, with its verdict on one workload.
+    """
+
+    fate: Fate
+    why: str | None = None
+    workload: str | None = None
+    verdict: Verdict | None = None
+    change: Interval | None = None
+    findings: list[Finding] = []
+
+
+class BisectStep(msgspec.Struct, frozen=True):
+    """A commit that was looked at. `same_as` names the tested one whose code and launch it has, where there is one."""
+
+    commit: Commit
+    judgement: Judgement
+    same_as: str | None = None
+
+
+class Bisection(msgspec.Struct, frozen=True, kw_only=True):
+    """What `faperf bisect` found. `steps` begins with the bad end.
+
+    `first` is the commit that made the version worse, `predecessor` the last one that was fine, `diff` what changed between
+    them by static facts, `sass` by the instructions of kernel `kernel` (a unified diff). Where only skipped commits remain,
+    `candidates` are the commits of which one is guilty, and `first` is None.
+    """
+
+    schema: int
+    version: str
+    target: str
+    metric: str
+    good: Commit
+    bad: Commit
+    commits: int
+    status: Status
+    steps: list[BisectStep]
+    first: Commit | None = None
+    predecessor: Commit | None = None
+    judgement: Judgement | None = None
+    candidates: list[Commit] = []
+    diff: DiffRow | None = None
+    kernel: str | None = None
+    sass: list[str] = []
+    sass_file: str | None = None

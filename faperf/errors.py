@@ -9,6 +9,7 @@ FaperfError                    exit 1: says what is wrong, where, and what to do
 ├── MeasuringError             a GPU that cannot be used, a launch that failed outside of a run
 ├── GitError                   no repository, an unknown commit, a shallow clone
 ├── HistoryError               a record that cannot be read or written
+├── BisectionError             the ends of a bisection do not fit its question
 └── SelectionError             exit 2: a version, target or workload that does not exist
 """
 
@@ -60,6 +61,10 @@ class GitError(FaperfError):
 
 
 class HistoryError(FaperfError):
+    pass
+
+
+class BisectionError(FaperfError):
     pass
 
 

@@ -52,7 +52,7 @@ def _age(path: Path, days: float) -> float:
 def _candidates(state: Path) -> Iterator[Path]:
     """A build is touched whenever it is used, so its age is the time since."""
     patterns = ("cache/builds/*", "cache/requests/*", "cache/.tmp-*", "trees/*", "trees/.tmp-*", "pending/*")
-    for pattern in (*patterns, "toolchains/.tmp-*"):
+    for pattern in (*patterns, "bisect/*", "toolchains/.tmp-*"):
         yield from state.glob(pattern)
 
 

@@ -41,6 +41,7 @@ from faperf.judge import (
 from faperf.manifest import Accepted, Budgets, Manifests, Version, load_manifests
 from faperf.measuring import SEED, Found, against, job_of, perform
 from faperf.operations import BUILT_IN, load_operations
+from faperf.power import foresee
 from faperf.project import Config, Project
 from faperf.record import Check, Interval, Pair, Protocol, Timing
 from faperf.toolchain import Toolchain
@@ -56,7 +57,10 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True)
 class Ask:
-    """What a gate is asked: against which commits, on which workloads, how strictly. `budget_s`: GPU time a version."""
+    """What a gate is asked: against which commits, on which workloads, how strictly. `budget_s`: GPU time a version.
+
+    `timed`: False verifies only. `sharing`: how many such measurements share one budget of false alarms (a bisection's steps).
+    """
 
     baseline: str | None = None
     pinned: str | None = None
@@ -64,6 +68,8 @@ class Ask:
     require_measured: bool = False
     trusted_config: bool = False
     budget_s: float = Protocol().budget_s
+    timed: bool = True
+    sharing: int = 1
     toolchains: tuple[Toolchain, ...] = ()
     """None: that of the workshop. Two: the old one builds the baseline, the new one the working tree."""
 
@@ -89,6 +95,7 @@ class Evidence:
     job: Job | None = None
     comparisons: int = 1
     unmeasured: str | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHERE) -> GateReport:
@@ -107,9 +114,9 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
     ask = dataclasses.replace(ask, pinned=ask.pinned or config.pinned)
     pin = repository.resolve(ask.pinned) if ask.pinned else None
     shops = [dataclasses.replace(workshop, toolchain=toolchain) for toolchain in ask.toolchains] or [workshop]
-    old = _commit(shops[0], commit, selection)
+    old = tree_at(shops[0], commit, selection)
     new = _working_tree(shops[-1], selection, ask)
-    pinned = _commit(shops[-1], pin, selection) if pin and pin != commit else None
+    pinned = tree_at(shops[-1], pin, selection) if pin and pin != commit else None
     if ask.trusted_config:
         new = _distrusted(new, old)
     limits = thresholds_from(config.thresholds)
@@ -120,7 +127,7 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
     rows = [row for row in rows if (row.version, row.target) in asked]
     changed = {(row.version, row.target) for row in rows if row.verdict is Verdict.UNMEASURED}
     partners = {BASELINE: old, **({PINNED: pinned} if pinned else {})}
-    found = _measure(workshop, new, partners, changed, ask, config, limits, here)
+    found = measure(workshop, new, partners, changed, ask, config, limits, here)
     judge = _Judge(workshop, old, new, pinned, ask, limits, found)
     judged = [gate_row for row in rows for gate_row in judge.rows(row)]
     if len(shops) == 2:
@@ -137,7 +144,7 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
         unmeasured=found.unmeasured,
         status=worst([*(row.status for row in judged), *([Status.ERROR] if new.manifests.broken or failed else [])]),
         rows=judged,
-        notes=[*failed, *judge.notes()],
+        notes=[*failed, *found.notes, *judge.notes()],
     )
     write_atomically(workshop.project.make_state() / RESULT, msgspec.json.encode(report))
     return report
@@ -170,7 +177,8 @@ def _working_tree(workshop: Workshop, selection: Selection, ask: Ask) -> Tree:
     return Tree(outcome, manifests, steps)
 
 
-def _commit(workshop: Workshop, commit: str, selection: Selection) -> Tree:
+def tree_at(workshop: Workshop, commit: str, selection: Selection) -> Tree:
+    """A commit's versions, built from git and recorded for it."""
     outcome = run_commit(workshop, commit, selection)
     manifests = load_manifests(Project(workshop.commit_tree(commit)))
     steps = [step for step in Selection().steps(manifests) if selection.includes(step)]
@@ -196,7 +204,7 @@ def _distrusted(new: Tree, old: Tree) -> Tree:
 # ── measuring ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _measure(
+def measure(
     workshop: Workshop,
     new: Tree,
     partners: dict[str, Tree],
@@ -205,8 +213,13 @@ def _measure(
     config: Config,
     limits: Thresholds,
     here: Here,
+    *,
+    foreseen: bool = False,
 ) -> Evidence:
-    """Time the changed versions against their partners; what is inconclusive or void once more, then no further."""
+    """Time the changed versions against their partners; what is inconclusive or void once more, then no further.
+
+    Raises ConfigError where this machine's calibration says that the budget cannot see `time_detect`, unless `foreseen`.
+    """
     gpu = here.gpu
     found = Evidence(unmeasured=here.reason)
     if gpu is None or here.reason is not None or not changed:
@@ -222,8 +235,12 @@ def _measure(
         return Evidence(unmeasured=f"nothing that changed runs on the {gpu.name} (compute capability {gpu.capability})")
     if job.operation not in BUILT_IN:
         return Evidence(unmeasured=f"operation {job.operation} is the project's own; built-in ones alone are measured")
-    found.comparisons = sum(len(task.partners) for task in job.tasks)
-    protocol = _protocol(found.comparisons, limits, ask.budget_s)
+    found.comparisons = ask.sharing * sum(len(task.partners) for task in job.tasks)
+    protocol = protocol_for(found.comparisons, limits, ask.budget_s)
+    if ask.timed and not foreseen:
+        shapes = {task.workload: job.workload(task.workload).shape for task in job.tasks}
+        known = workshop.history.calibrations(workshop.history.class_here(gpu.machine_class))
+        found.notes = foresee(known, shapes, protocol, found.comparisons, limits)
     found.job = job = record.replace(job, seeds=SEEDS, protocol=protocol)
     distributions, say = operations[job.operation].distributions, workshop.progress.say
     name = ""
@@ -241,7 +258,7 @@ def _measure(
         before = found.timings.get(place)
         found.timings[place] = pooled(before, measured) if before else measured
 
-    perform(job, gpu.card, distributions, keep, say, here.worker, begin)
+    perform(job, gpu.card, distributions, keep, say, here.worker, begin, timed=ask.timed)
     again = [task for task in job.tasks if _undecided(job, task, found, limits)]
     if again:
         say(f"inconclusive: {len(again)} measured once more")
@@ -249,7 +266,7 @@ def _measure(
     return found
 
 
-def _protocol(comparisons: int, limits: Thresholds, budget_s: float) -> Protocol:
+def protocol_for(comparisons: int, limits: Thresholds, budget_s: float) -> Protocol:
     """As many instances as the false-alarm budget of all comparisons needs, and GPU time in proportion."""
     usual = Protocol()
     instances = instances_needed(comparisons, limits, round(usual.instances * budget_s / usual.budget_s))
@@ -563,7 +580,7 @@ def _attributed(
     if not worse:
         return rows
     new_with_old = _working_tree(shops[0], selection, ask)
-    old_with_new = _commit(shops[1], commit, selection)
+    old_with_new = tree_at(shops[1], commit, selection)
     if ask.trusted_config:
         new_with_old = _distrusted(new_with_old, old)
     by_source = _Effect(shops[1], old, new_with_old, worse, ask, config, limits, here)
@@ -601,7 +618,7 @@ class _Effect:
         builds = old.outcome.builds | new.outcome.builds
         rows = [r for r in diff(old.outcome.run, new.outcome.run, builds, limits) if (r.version, r.target) in worse]
         changed = {(row.version, row.target) for row in rows if row.verdict is Verdict.UNMEASURED}
-        found = _measure(workshop, new, {BASELINE: old}, changed, ask, config, limits, here)
+        found = measure(workshop, new, {BASELINE: old}, changed, ask, config, limits, here, foreseen=True)
 
         judge = _Judge(workshop, old, new, None, ask, limits, found)
         self._rows = [judged for row in rows for judged in judge.rows(row)]

@@ -97,6 +97,10 @@ class Repository:
         """The committer's date of a commit."""
         return self._repo.commit(commit).committed_datetime.date()
 
+    def authored(self, commit: str) -> datetime.datetime:
+        """The author's time of a commit."""
+        return self._repo.commit(commit).authored_datetime
+
     def commits_between(self, good: str, bad: str) -> list[str]:
         """The first-parent commits from `good` to `bad`, both included, oldest first. Raises GitError."""
         if not self._repo.is_ancestor(self._repo.commit(good), self._repo.commit(bad)):

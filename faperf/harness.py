@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faperf import __version__, record
-from faperf.building import Outcome, Selection, Step, Workshop, build_steps
+from faperf.building import Outcome, Selection, Step, Workshop, build_steps, with_parents
 from faperf.comparison import DiffRow
 from faperf.device import NO_GPU_CLASS, Gpu, can_measure, find_gpu
 from faperf.errors import HistoryError, MeasuringError, SelectionError
@@ -52,7 +52,7 @@ class Wish:
 
 def run_tree(workshop: Workshop, selection: Selection, wish: Wish, here: Here = NOWHERE) -> Outcome:
     """`faperf run`: the working tree, recorded for HEAD (or as dirty)."""
-    outcome, manifests, steps = build_tree(workshop, selection, wish, here)
+    outcome, manifests, steps = build_tree(workshop, selection, wish, here, parents=here.gpu is not None)
     before = informed(workshop.history, workshop.repository, outcome.run)
     if here.gpu is not None and outcome.run.unmeasured is None:
         _measure(workshop, manifests, outcome, steps, wish, here.gpu, before, here.worker)
@@ -64,9 +64,12 @@ def run_tree(workshop: Workshop, selection: Selection, wish: Wish, here: Here = 
 
 
 def build_tree(
-    workshop: Workshop, selection: Selection, wish: Wish, here: Here = NOWHERE
+    workshop: Workshop, selection: Selection, wish: Wish, here: Here = NOWHERE, *, parents: bool = False
 ) -> tuple[Outcome, Manifests, list[Step]]:
-    """The first half of a run: the working tree built and inspected, with its commit and what differs from it."""
+    """The first half of a run: the working tree built and inspected, with its commit and what differs from it.
+
+    With `parents`, those of the selected versions are built as well: what is timed is timed against them.
+    """
     project, history = workshop.project, workshop.history
     manifests = load_manifests(project)
     steps = selection.steps(manifests)
@@ -74,7 +77,8 @@ def build_tree(
     commit = workshop.repository.head() if workshop.repository else wish.commit
     header = _unfinished(history, commit) if wish.resume else _header(workshop, commit, here)
     history.begin(header)
-    outcome = build_steps(workshop, project.root, manifests, steps, header)
+    wanted = with_parents(steps, manifests) if parents else steps
+    outcome = build_steps(workshop, project.root, manifests, wanted, header)
     if workshop.repository:
         inputs = {name for artifact in outcome.artifacts.values() for name in artifact.inputs}
         inputs |= {version.source for version, _ in steps}
@@ -101,7 +105,7 @@ def run_commit(workshop: Workshop, commit: str, selection: Selection) -> Outcome
 
 def bundle_tree(workshop: Workshop, selection: Selection, workloads: tuple[str, ...]) -> tuple[Outcome, Job]:
     """`faperf bundle`: the working tree built, and all that has to be measured of it as one job. Nothing is recorded yet."""
-    outcome, manifests, steps = build_tree(workshop, selection, Wish(workloads=workloads))
+    outcome, manifests, steps = build_tree(workshop, selection, Wish(workloads=workloads), parents=True)
     workshop.history.abandon(outcome.run.id)
     operations = load_operations(workshop.project.config.operations)
     return outcome, job_of(operations, manifests, outcome, steps, workloads)

@@ -2,6 +2,7 @@
 
     builds/<build key>.json                  one build, the same bytes on any machine: merges never conflict
     <class>/<commit12>-<run id>.jsonl        one run, written whole when it is finished
+    <class>/calibrations/<run id>.jsonl      one calibration of the gate on that machine
     reported/*.yaml                          what others published
 
 A run that is under way keeps a journal in `.faperf/pending/`; when it is killed, the journal stays and `run --resume` goes
@@ -26,7 +27,7 @@ from faperf import record
 from faperf.errors import HistoryError, ManifestError
 from faperf.manifest import decode_yaml
 from faperf.project import Project
-from faperf.record import Build, Reported, ReportedLadder, Run
+from faperf.record import Build, Calibration, Reported, ReportedLadder, Run
 
 NO_GIT = "nogit"
 
@@ -85,6 +86,11 @@ class History:
         self.project.make_state()
         write_atomically(self._machine_file, msgspec.json.encode(machine) + b"\n")
         return machine
+
+    def class_here(self, of_gpu: str) -> str:
+        """Under which class this machine's records stand: as it was enrolled, else as its GPU says."""
+        machine = self.machine()
+        return machine.machine_class if machine else of_gpu
 
     @property
     def root(self) -> Path:
@@ -241,6 +247,27 @@ class History:
         if self._journal is not None:
             self._journal.close()
             self._journal = None
+
+    # ── calibrations ──
+
+    def calibrations(self, machine_class: str | None = None) -> list[Calibration]:
+        """Those of a machine class (None: of all), oldest first."""
+        return sorted(
+            (
+                found
+                for root in self._roots
+                for path in root.glob(f"{machine_class or '*'}/calibrations/*.jsonl")
+                for found in self._records(path)
+                if isinstance(found, Calibration)
+            ),
+            key=lambda found: found.id,
+        )
+
+    def file_calibrations(self, found: Sequence[Calibration]) -> Path:
+        """One run's calibrations in one file. Returns its path."""
+        path = self.root / found[0].machine / "calibrations" / f"{found[0].id}.jsonl"
+        write_atomically(path, b"".join(record.encode(calibration) for calibration in found))
+        return path
 
     # ── reported ──
 

@@ -141,7 +141,7 @@ PERFORMANCE_LOSS = re.compile(r"setmaxnreg.*ignored|wgmma.*serializ|performance 
 
 
 def overridden(findings: Iterable[Finding], rules: Mapping[str, str]) -> list[Finding]:
-    """`findings`, as a manifest's `rules` have them: without those that are off, with the severity that it gives the others.
+    """`findings`, as a manifest's `rules` have them: without those to ignore, with the severity that it gives the others.
 
     A gain stays one.
     """
@@ -149,7 +149,7 @@ def overridden(findings: Iterable[Finding], rules: Mapping[str, str]) -> list[Fi
     for finding in findings:
         wish = rules.get(finding.rule.name.lower())
         if wish is not None and finding.severity is not Severity.GAIN:
-            if wish == "off":
+            if wish == "ignore":
                 continue
             finding = msgspec.structs.replace(finding, severity=Severity(wish))
         kept.append(finding)

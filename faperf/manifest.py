@@ -157,7 +157,7 @@ class Version(_Strict, frozen=True, kw_only=True):
     launches: Annotated[list[Launch], msgspec.Meta(min_length=1)]
     tolerance: Tolerance = Tolerance()
     budgets: Budgets = Budgets()
-    rules: dict[RuleName, Literal["off", "warning", "regression"]] = {}
+    rules: dict[RuleName, Literal["ignore", "warning", "regression"]] = {}
     timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
     notes: Notes = Notes()
     accept: list[Accepted] = []
@@ -330,6 +330,14 @@ class _Loader(yaml.CSafeLoader):
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+_BOOL = "tag:yaml.org,2002:bool"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_BOOL, re.compile("true|false"), list("tf"))  # `off` and `no` are words, as in YAML 1.2
 
 
 def _refuse_aliases(root: yaml.Node | None, where: str) -> None:

@@ -104,8 +104,8 @@ def job_of(
 
     def side(version: Version, target: str) -> str | None:
         entry = outcome.run.entry(version.id, target)
-        if entry is None or entry.build is None:
-            return None
+        if entry is None or entry.build is None or entry.build not in outcome.artifacts:
+            return None  # a record may name more than was built here
         name = side_name(version.id, target)
         if name not in sides:
             build, artifact = outcome.builds[entry.build], outcome.artifacts[entry.build]
@@ -220,8 +220,10 @@ def perform(
     say: Callable[[str], None],
     spawned: Worker | None = None,
     begin: Callable[[str], None] = lambda side: None,
+    *,
+    timed: bool = True,
 ) -> None:
-    """Every task of a job, one after another: verify on each distribution, then time what is right.
+    """Every task of a job, one after another: verify on each distribution, then time what is right (unless not `timed`).
 
     Faults and hangs become failed checks; the next task goes on in a new worker. `found` gets each record as it comes.
     `spawned` is a worker whose child may be up already. `begin` is told whose the next records are: two sides may be one build.
@@ -240,7 +242,7 @@ def perform(
                     right[name, task.workload] = all(check.ok for check in checks)
                     for check in checks:
                         found(check)
-            if right[task.side, task.workload]:
+            if timed and right[task.side, task.workload]:
                 begin(task.side)
                 partners = {role: name for role, name in task.partners.items() if right[name, task.workload]}
                 _time(job, record.replace(task, partners=partners), worker, found, say)

@@ -1,7 +1,7 @@
 """The record kinds, as they stand in history: frozen, one JSON object a line, with a schema integer in each.
 
 Schema history
-  1  2026-11  first: `build`, `check`, `timing`, `run`, `reported`
+  1  2026-11  first: `build`, `check`, `timing`, `run`, `reported`; `calibration` came to it
 
 A field that is added gets a default; a field that is renamed or changes meaning raises SCHEMA and gets an upgrade in
 UPGRADES, so that old lines stay readable. A line of a newer schema is refused with "upgrade faperf".
@@ -213,6 +213,44 @@ class Timing(_Frozen, frozen=True, kw_only=True, tag="timing", tag_field="kind")
         return next((pair for pair in self.pairs if pair.role == role), None)
 
 
+class Calibration(_Frozen, frozen=True, kw_only=True, tag="calibration", tag_field="kind"):
+    """Gates of a build against itself, of one regime: what is called slower or faster here is a false alarm.
+
+    `instances` a look and `budget_s` of GPU time for it; `second_looks` gates took another. `load_luck` is the standard
+    deviation of an instance, `estimate_sd` that of a look's estimate, both log ratios and from the true value, 0. `detects` is
+    the smallest slowdown that the budget catches with 99 % power (None: none up to 5 %), `needed_s` the budget that catches
+    `time_detect` so surely (None: none up to 10 s).
+    """
+
+    schema: int
+    id: str
+    when: str
+    build: str
+    launch: str
+    version: str
+    target: str
+    workload: str
+    shape: dict[str, int]
+    machine: str
+    gpu: str
+    card: str
+    driver: str
+    regime: str
+    protocol: int
+    budget_s: float
+    instances: int
+    gates: int
+    false_alarms: int = 0
+    inconclusive: int = 0
+    void: int = 0
+    second_looks: int = 0
+    load_luck: float
+    estimate_sd: float
+    time_detect: float
+    detects: float | None = None
+    needed_s: float | None = None
+
+
 PROTOCOL_VERSION = 2
 """Part of every timing: figures of different protocols do not compare.
 
@@ -273,7 +311,7 @@ class ReportedLadder(_Frozen, frozen=True, kw_only=True, forbid_unknown_fields=T
     rows: list[Reported]
 
 
-Record = Build | Run | Check | Timing
+Record = Build | Run | Check | Timing | Calibration
 replace = msgspec.structs.replace
 _decoder = msgspec.json.Decoder(Record)
 

@@ -55,6 +55,16 @@ def inspect(directory: Path, nvdisasm: Path) -> Inspection:
     return facts
 
 
+def listing(cubin: Path, nvdisasm: Path, entry: str) -> list[str]:
+    """A kernel's instructions, one a line, as two builds of it compare: registers without their numbers, jumps without their
+    targets, no padding. Raises InspectionError.
+    """
+    function = _disassemble(cubin, nvdisasm).get(entry)
+    if function is None:
+        raise InspectionError(f"no kernel {entry}", where=str(cubin), remedy="faperf gc --all, then run again")
+    return [i.normalised for i in function.sass_instructions if i.name != "NOP"]
+
+
 def _inspect(directory: Path, nvdisasm: Path) -> Inspection:
     cubin = _Cubin(directory / "kernel.cubin")
     try:
@@ -267,6 +277,15 @@ class _Instruction(msgspec.Struct, frozen=True):
         if first == "SYNCS":
             return ".".join([first, *[m for m in modifiers if m in ("ARRIVE", "PHASECHK", "EXCH")]])
         return first
+
+    @property
+    def normalised(self) -> str:
+        """`@P IADD3 R,R,UR,RZ`: what stays the same when only registers are numbered anew or code is moved."""
+        operands = self.operands.replace(".reuse", "")
+        if self.name in _Loops.BRANCHES | {"BSSY"}:
+            operands = re.sub(r"0x[0-9a-f]+$", "…", operands)
+        text = " ".join(part for part in (self.predicate, self.opcode, operands) if part)
+        return re.sub(r"(?<![\w.])(U?[RP]|B)\d+(?!\w)", r"\1", text)
 
 
 class _Function(msgspec.Struct, rename="kebab"):

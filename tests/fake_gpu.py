@@ -1,9 +1,11 @@
 """A GPU host without a GPU: a child that talks like `python -m faperf.worker` but has canned answers, a card for
 `nvidia-smi` to name, and an importable `cupy`.
 
-The child is started as `python fake_gpu.py FOLDER`. `FOLDER/plan.json` maps a side's name, or its version's, to what
-happens to it: `ms` a launch, `wrong` (the words of a failed check), `fault` (a kind), `sleep_s` (a launch that takes so
-long), `until` (nothing is launched before that file is in FOLDER). `FOLDER/log` gets one line a request:
+The child is started as `python fake_gpu.py FOLDER`. `FOLDER/plan.json` maps a side's name, its build key, or its version's
+name to what happens to it: `ms` a launch, `noise` (what instances differ by, as a log ratio), `wrong` (the words of a failed
+check), `relative_l2`, `void` (the reasons), `again` (what is otherwise from its second timing on), `fault` (a kind), `sleep_s` (a
+launch that takes so long), `until` (nothing is launched before that file is
+in FOLDER). `FOLDER/log` gets one line a request:
 "check t1@sm_90a normal tiny", "time t1@sm_90a parent=t0@sm_90a on tiny".
 """
 
@@ -39,7 +41,7 @@ def install(folder: Path) -> dict[str, str]:
     command = [sys.executable, str(Path(__file__)), str(folder)]
     (python / "sitecustomize.py").write_text(
         "import sys\n\n"
-        "if {'run', 'diff'} & set(sys.orig_argv):\n"
+        "if {'run', 'diff', 'gate', 'bisect', 'calibrate'} & set(sys.orig_argv):\n"
         "    import faperf.worker\n\n"
         f"    faperf.worker.Worker.__init__.__defaults__ = (None, {command!r})\n"
     )
@@ -67,14 +69,15 @@ def timed(folder: Path) -> list[str]:
     return [line.split()[1] for line in log(folder) if line.startswith("time ")]
 
 
-def timing(job: Job, task: Task, ms: Callable[[str], float]) -> Timing:
+def timing(job: Job, task: Task, ms: Callable[[str], float], noise: float = 1e-4) -> Timing:
     """A task's canned figures: `ms` of each side, and the control's."""
     side, workload = job.side(task.side), job.workload(task.workload)
     own = ms(task.side)
 
     def pair(role: str, build: str, version: str, theirs: float) -> Pair:
         ratio = math.log(own / theirs)
-        spread = [ratio + 1e-4 * (n - 4.5) for n in range(10)]
+        count = job.protocol.instances
+        spread = [ratio + noise * (n - (count - 1) / 2) for n in range(count)]
         time = Interval(value=ratio, low=spread[0], high=spread[-1])
         return Pair(role=role, build=build, version=version, time=time, instances=spread)
 
@@ -121,18 +124,23 @@ class FakeBench:
             raise LaunchError(fault, f"{side.version} meets {fault}")
         self.tell(worker.Landed())
         blank = worker.blank_check(self.job, side, workload, request.distribution, request.seed)
-        return record.replace(blank, relative_l2=1e-4, max_abs=1e-3, bound=1e-3, failure=fate.get("wrong"))
+        return record.replace(
+            blank, relative_l2=fate.get("relative_l2", 1e-4), max_abs=1e-3, bound=1e-3, failure=fate.get("wrong")
+        )
 
     def time(self, task: Task) -> Timing:
         partners = " ".join(f"{role}={name}" for role, name in task.partners.items())
         self._note(f"time {task.side} {partners} on {task.workload}")
-        return timing(self.job, task, lambda name: self._fate(name).get("ms", 1.0))
+        noise = self._fate(task.side).get("noise", 1e-4)
+        found = timing(self.job, task, lambda name: self._fate(name).get("ms", 1.0), noise)
+        return record.replace(found, void=self._fate(task.side).get("void", []))
 
     def _fate(self, name: str) -> dict[str, Any]:
         path = self.folder / "plan.json"
         fates = json.loads(path.read_text()) if path.exists() else {}
-        found: dict[str, Any] = fates.get(name) or fates.get(name.partition("@")[0]) or {}
-        return found
+        names = (name, self.job.side(name).build, name.partition("@")[0])
+        fate: dict[str, Any] = next((fates[known] for known in names if known in fates), {})
+        return fate | fate.get("again", {}) if timed(self.folder).count(name) > 1 else fate
 
     def _note(self, line: str) -> None:
         with (self.folder / "log").open("a") as file:

@@ -259,6 +259,18 @@ def test_one_version_is_measured_and_the_others_keep_theirs(measured: Host) -> N
     assert {name: row["measured"]["carried"] for name, row in measured.ladder().items()} == {"t1": True, "t2": False}
 
 
+def test_a_version_alone_is_timed_against_a_parent_that_nobody_has_built_yet(host: Host) -> None:
+    cache = host.user.root / ".faperf/cache"
+    cache.unlink()  # the shared one has everything
+    cache.mkdir()
+    answer = host("run", "t2")
+    assert answer.exit_code == 0, answer.output
+    assert [line for line in log(host.folder) if line.startswith("time ")] == [
+        "time t2@sm_90a parent=t1@sm_90a on tiny"
+    ]
+    assert "SLOWER, time +10.00%" in answer.stdout
+
+
 def test_enrolled_figures_travel_through_git(host: Host, tmp_path: Path) -> None:
     host("machine", "add")
     host("run")

@@ -94,6 +94,7 @@ def test_the_manifest_of_the_docs_is_one(tmp_path: Path) -> None:
         record.Entry,
         record.Check,
         record.Timing,
+        record.Calibration,
         record.Pair,
         record.Interval,
         record.Reported,

@@ -278,6 +278,11 @@ def test_resolve_does_not_ask_where_it_runs(
     assert repository(project).resolve("HEAD") == project.git("rev-parse", "HEAD")
 
 
+def test_authored(project: UserProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_AUTHOR_DATE", "2026-10-05T12:30:00+02:00")
+    assert repository(project).authored(project.commit()).isoformat() == "2026-10-05T12:30:00+02:00"
+
+
 def test_subject(project: UserProject) -> None:
     commit = project.commit("v16: 16-wide readback\n\nMore text.")
     assert repository(project).subject(commit) == "v16: 16-wide readback"

@@ -629,7 +629,7 @@ def test_a_manifest_may_silence_a_rule_or_make_it_count() -> None:
         Finding(Rule.REGISTERS, GAIN, "fewer"),
         Finding(Rule.SPILLS, REGRESSION, "spills"),
     ]
-    judged = overridden(found, {"mma_shape": "off", "registers": "regression"})
+    judged = overridden(found, {"mma_shape": "ignore", "registers": "regression"})
     assert [(finding.text, finding.severity) for finding in judged] == [
         ("more", REGRESSION),
         ("fewer", GAIN),

@@ -105,6 +105,16 @@ def make(manifests: Manifests, outcome: Outcome, wanted: Sequence[str] = (), *ve
     return job_of(BUILT_IN, manifests, outcome, steps, wanted)
 
 
+def test_a_parent_that_is_on_record_but_was_not_built_here_is_no_partner(
+    manifests: Manifests, outcome: Outcome
+) -> None:
+    (task,) = make(manifests, outcome, (), "t2", target="sm_90a").tasks
+    assert task.partners == {"parent": "t1@sm_90a"}
+    del outcome.artifacts["b-t1-sm_90a"]
+    (task,) = make(manifests, outcome, (), "t2", target="sm_90a").tasks
+    assert task.partners == {}
+
+
 def test_each_version_is_measured_against_its_parent(manifests: Manifests, outcome: Outcome) -> None:
     job = make(manifests, outcome, target="sm_90a")
     assert job.tasks == [

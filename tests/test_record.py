@@ -12,6 +12,7 @@ from faperf import record
 from faperf.errors import HistoryError
 from faperf.record import (
     Build,
+    Calibration,
     Check,
     Entry,
     Interval,
@@ -148,6 +149,35 @@ DECODED: dict[str, Record] = {
             )
         ],
     ),
+    "calibration-1": Calibration(
+        schema=1,
+        id="20261130T070000Zabcdef",
+        when="2026-11-30T07:00:00+00:00",
+        build="0123456789abcdef0123",
+        launch="00112233aabbccdd",
+        version="v13",
+        target="sm_90a",
+        workload="published",
+        shape={"B": 1, "H": 64, "S": 1024, "D": 128},
+        machine="nvidia-h200-700w-140gib",
+        gpu="NVIDIA H200",
+        card="a1b2c3",
+        driver="580.159.04",
+        regime="burst",
+        protocol=2,
+        budget_s=2.0,
+        instances=10,
+        gates=20,
+        false_alarms=1,
+        inconclusive=2,
+        void=3,
+        second_looks=4,
+        load_luck=0.0009,
+        estimate_sd=0.0003,
+        time_detect=0.005,
+        detects=0.0038,
+        needed_s=1.6,
+    ),
     "run-1-least": Run(
         schema=1,
         id="20261130T024100Z000000",
@@ -188,6 +218,7 @@ COVERED: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "check-1": (Check,),
     "timing-1": (Timing, Interval, Pair),
     "run-1": (Run, Entry),
+    "calibration-1": (Calibration,),
 }
 
 

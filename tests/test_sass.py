@@ -286,6 +286,39 @@ def test_a_far_jump_is_the_only_way_out_of_a_loop() -> None:
     assert loops.opcodes_by_depth() == {"BRA": [0, 1], "CALL": [0, 1], "EXIT": [1], "MOV": [0, 1], "STG": [1]}
 
 
+# ── listings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("instruction", "line"),
+    [
+        (("FFMA", "R147,R64.reuse,0.127517,-R146", ""), "FFMA R,R,0.127517,-R"),
+        (("BRA", "0x380", "@!P0"), "@!P BRA …"),
+        (("BRA.U", "UP0,0x380", ""), "BRA.U UP,…"),
+        (("BSSY.RECONVERGENT", "B0,0x390", ""), "BSSY.RECONVERGENT B,…"),
+        (("LOP3.LUT", "P2,RZ,R7,RZ,0x33,!PT", ""), "LOP3.LUT P,RZ,R,RZ,0x33,!PT"),
+        (("LDG.E.64", "R2,desc[UR8][R2.64+0x10]", ""), "LDG.E.64 R,desc[UR][R.64+0x10]"),
+        (("LDC", "R1,c[0x0][0x28]", ""), "LDC R,c[0x0][0x28]"),
+        (("DEPBAR.LE", "SB0,0x2", ""), "DEPBAR.LE SB0,0x2"),
+        (("EXIT", "", ""), "EXIT"),
+    ],
+)
+def test_a_line_has_neither_register_numbers_nor_targets(instruction: tuple[str, str, str], line: str) -> None:
+    assert sass._Instruction(*instruction).normalised == line
+
+
+def test_a_listing_has_every_instruction_but_padding(build: Build) -> None:
+    built = build("nested.cu", "sm_103a")
+    for entry in built.listings:
+        lines = sass.listing(built.artifact.cubin, built.nvdisasm, entry)
+        counted = Counter(line.removeprefix("@P ").removeprefix("@!P ").split()[0].split(".")[0] for line in lines)
+        assert counted.keys() - {"@UP", "@!UP"} >= built[entry].main_loop.keys()
+        assert "NOP" not in counted
+        assert len(lines) >= built[entry].instructions > 0
+    with pytest.raises(InspectionError, match="no kernel nope"):
+        sass.listing(built.artifact.cubin, built.nvdisasm, "nope")
+
+
 # ── tensor paths ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import click
 
 from faperf import __version__
-from faperf.cli import emulate, gate, run, tend, views
+from faperf.cli import bisect, calibrate, emulate, gate, run, tend, views
 from faperf.cli.shared import INTERRUPTED, complain
 from faperf.errors import FaperfError
 
 COMMANDS = [
     *(run.run, run.bundle, run.import_, run.execute, emulate.emulate),
-    *(gate.gate, gate.accept),
+    *(gate.gate, gate.accept, bisect.bisect, calibrate.calibrate),
     *(views.ladder, views.diff, views.show, views.list_versions),
     *(tend.check, tend.new, tend.doctor, tend.toolchain, tend.machine, tend.gc),
 ]
@@ -31,7 +31,9 @@ def main() -> None:
         complain(str(error))
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        complain("interrupted; finished builds are kept: faperf run --resume goes on")
+        complain(
+            "interrupted; finished builds are kept: faperf run --resume goes on, other commands start again and find them"
+        )
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()

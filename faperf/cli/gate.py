@@ -109,7 +109,7 @@ def gate(
             require_measured=require is not None,
             trusted_config=trusted_config,
             toolchains=chosen if len(chosen) == 2 else (),
-            **({"budget_s": budget_s} if budget_s else {}),
+            budget_s=budget_s or Ask.budget_s,
         )
         report = pass_gate(workshop, Selection(versions, targets), ask, here)
     click.echo(gate_text(report, style))

@@ -8,7 +8,17 @@ from typing import Any
 
 import msgspec
 
-from faperf.comparison import DiffRow, GateReport, GateRow, LadderRow, Measured, Silicon
+from faperf.comparison import (
+    Bisection,
+    Commit,
+    DiffRow,
+    GateReport,
+    GateRow,
+    Judgement,
+    LadderRow,
+    Measured,
+    Silicon,
+)
 from faperf.judge import Finding, Severity, Status, Verdict
 from faperf.manifest import Manifests, Version
 from faperf.record import Build, Entry, Interval, KernelFacts, Reported, ReportedLadder, Run
@@ -318,6 +328,70 @@ def _gate_cells(row: GateRow) -> list[object]:
         why.append(f"{regression.text}{accepted}")
     why += [f"cause: {row.cause}"] if row.cause else []
     return [row.version, row.target, row.workload, verdict, change, since, tflops, "\n".join([*why, *row.notes])]
+
+
+# ── a bisection ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SASS_LINES = 40
+"""So much of a SASS diff is shown; all of it is in a file."""
+
+
+def judgement_text(judgement: Judgement) -> str:
+    """What a step of a bisection found: the fate, and why."""
+    parts = [judgement.why] if judgement.why else []
+    if judgement.verdict is not None:
+        change = f", time {_change(judgement.change)}" if judgement.change else ""
+        parts.append(f"{judgement.verdict}{change} on {judgement.workload}")
+    parts += [finding.text for finding in judgement.findings if finding.severity is Severity.REGRESSION]
+    return f"{judgement.fate}: {'; '.join(parts)}" if parts else str(judgement.fate)
+
+
+def bisect_text(found: Bisection, style: str) -> str:
+    """The commit and the verdict first; then the static diff and the SASS diff, and the steps that led there."""
+    if style == "json":
+        return as_json(found)
+    what = f"{found.version} for {found.target}"
+    if found.first:
+        title = f"{found.first.hash[:12]} made {what} worse ({found.metric})"
+        facts = [f"{found.first.subject} ({found.first.date:%Y-%m-%d %H:%M %z})"]
+    else:
+        title = f"INCONCLUSIVE: {what} became worse ({found.metric}) in one of {len(found.candidates)} commits"
+        facts = [f"- {_commit(commit)}" for commit in found.candidates]
+    parts = [f"### {title}" if style == "markdown" else title, "\n".join(facts)]
+    if found.judgement:
+        parts.append(f"Against {found.good.hash[:12]}: {judgement_text(found.judgement)}")
+    if found.diff and found.predecessor:
+        until = (found.first or found.candidates[-1]).hash[:12]
+        parts.append(_static_diff(found.diff, found.predecessor.hash[:12], until, style))
+        parts += ["\n".join(f"- {_finding(finding)}" for finding in found.diff.findings)] if found.diff.findings else []
+        parts.append(_sass_diff(found, style))
+    steps = [
+        (_commit(step.commit), judgement_text(step.judgement), step.same_as[:12] if step.same_as else None)
+        for step in found.steps
+    ]
+    parts.append(f"Looked at {len(steps)} of {found.commits} commits since {_commit(found.good)}:")
+    parts.append(table(("commit", "is", "same code as"), steps, style, {"commit": 50, "is": 60}))
+    return "\n\n".join(parts)
+
+
+def _commit(commit: Commit) -> str:
+    return f"{commit.hash[:12]} {commit.subject}"
+
+
+def _static_diff(row: DiffRow, old: str, new: str, style: str) -> str:
+    cells = (_static_cells(row.old_build, row.old), _static_cells(row.new_build, row.new))
+    facts = list(zip(DIFF_HEADERS[4:9], *cells, strict=True))
+    return table(("static fact", old, new), facts, style)
+
+
+def _sass_diff(found: Bisection, style: str) -> str:
+    if not found.sass:
+        return f"The instructions of {found.kernel} are the same: constants, attributes, another kernel or the launch differ."
+    lines = found.sass[:SASS_LINES]
+    more = len(found.sass) - len(lines)
+    rest = f"{more} more lines of it" if more else "It is"
+    text = "\n".join(["```diff", *lines, "```"] if style == "markdown" else lines)
+    return f"SASS of {found.kernel}, registers without their numbers:\n\n{text}\n\n{rest} in {found.sass_file}."
 
 
 # ── versions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
