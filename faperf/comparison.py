@@ -68,6 +68,7 @@ class LadderRow(msgspec.Struct, frozen=True):
         """Whether the row has something that a reader must see: a regression, measured statically or reported."""
         reported = self.reported_verdict
         wrong = self.measured is not None and bool(self.measured.failures)
+        wrong = wrong or bool(self.entry and self.entry.emulated not in (None, "right"))
         published = reported is not None and (reported.regression or reported.less_accurate)
         noted = any(finding.severity is not Severity.GAIN for finding in self.findings)
         noted = noted or bool(self.less_accurate)

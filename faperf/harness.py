@@ -39,12 +39,15 @@ NOWHERE = Here()
 
 @dataclass(frozen=True)
 class Wish:
-    """What a run is asked for besides versions. `commit` labels it where there is no git; `again` measures what was measured."""
+    """What a run is asked for besides versions. `commit` labels it where there is no git; `again` measures what was measured;
+    `emulate` verifies on the CPU what no GPU here runs.
+    """
 
     resume: bool = False
     again: bool = False
     workloads: tuple[str, ...] = ()
     commit: str | None = None
+    emulate: bool = False
 
 
 def run_tree(workshop: Workshop, selection: Selection, wish: Wish, here: Here = NOWHERE) -> Outcome:
@@ -53,6 +56,8 @@ def run_tree(workshop: Workshop, selection: Selection, wish: Wish, here: Here = 
     before = informed(workshop.history, workshop.repository, outcome.run)
     if here.gpu is not None and outcome.run.unmeasured is None:
         _measure(workshop, manifests, outcome, steps, wish, here.gpu, before, here.worker)
+    if wish.emulate and workshop.project.config.emulate:
+        _emulate(workshop, manifests, outcome, steps, here.gpu)
     outcome.run = carry_figures(outcome.run, before, workshop.history.same_code)
     _record(workshop, outcome)
     return outcome
@@ -259,6 +264,39 @@ def _measure(
     outcome.run = with_measured(outcome.run, kept, known)
     outcome.measured_anew = bool(todo)
     outcome.wrong = any(isinstance(f, Check) and not f.ok for f in kept)
+
+
+def _emulate(
+    workshop: Workshop, manifests: Manifests, outcome: Outcome, steps: Sequence[Step], gpu: Gpu | None
+) -> None:
+    """Verify on the CPU what `gpu` does not run, and enter what it comes to into the run."""
+    from faperf.emulating import verify  # numpy is for those who emulate
+
+    operations = load_operations(workshop.project.config.operations)
+    kept = workshop.project.make_state() / "emulated"
+    entries = []
+    for entry in outcome.run.entries:
+        version = manifests.versions.get(entry.version)
+        chosen = version is not None and (version, entry.target) in steps and not (gpu and gpu.runs(entry.target))
+        workloads = manifests.workloads_of(version) if version else []
+        if version is None or not chosen or entry.build is None or not workloads:
+            entries.append(entry)
+            continue
+        ptx = outcome.artifacts[entry.build].ptx.read_text(encoding="utf-8")
+        operation = operations[version.operation.name]
+        said = "right"
+        for verdict in verify(operation, version, entry.build, ptx, workloads[0], kept):
+            if verdict.check is None:
+                said = f"not emulated: {verdict.refused}"
+                workshop.progress.say(f"{entry.version} for {entry.target}: {said}")
+                break
+            workshop.history.append(verdict.check)
+            if not verdict.check.ok:
+                said = f"WRONG on {verdict.check.distribution}, {verdict.check.workload}: {verdict.check.failure}"
+                workshop.progress.say(f"{entry.version} for {entry.target}: {said} (emulated)")
+                outcome.wrong = True
+        entries.append(record.replace(entry, emulated=said))
+    outcome.run = record.replace(outcome.run, entries=entries)
 
 
 def _record(workshop: Workshop, outcome: Outcome) -> None:

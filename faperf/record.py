@@ -87,7 +87,8 @@ class Entry(_Frozen, frozen=True, kw_only=True):
     Occupancy is the run's, not the build's: it depends on the block and the dynamic shared memory of the manifest. It is
     that of the launch with the fewest CTAs per SM. `launches` maps each workload to the digest of its resolved launch.
     `measured` maps a workload to the id of the run that verified and timed this build and launch: this one, or an earlier
-    one whose figures are carried forward.
+    one whose figures are carried forward. `emulated` is what the emulator says where no GPU ran it: "right", "not emulated: …",
+    or what is wrong.
     """
 
     version: str
@@ -100,6 +101,7 @@ class Entry(_Frozen, frozen=True, kw_only=True):
     limiter: str | None = None
     launches: dict[str, str] = {}
     measured: dict[str, str] = {}
+    emulated: str | None = None
     error: str | None = None
 
 
@@ -128,6 +130,7 @@ class Check(_Frozen, frozen=True, kw_only=True, tag="check", tag_field="kind"):
     """One verification of a build and launch on one distribution, against float64.
 
     `fault` classifies a launch that gave no output (illegal address, hang, …); `failure` says in words what is wrong.
+    `schedule` is the emulator's.
     """
 
     schema: int
@@ -146,6 +149,7 @@ class Check(_Frozen, frozen=True, kw_only=True, tag="check", tag_field="kind"):
     bound: float | None = None
     fault: str | None = None
     failure: str | None = None
+    schedule: str | None = None
 
     @property
     def ok(self) -> bool:

@@ -72,6 +72,7 @@ def template(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, toolc
     """A committed project of t1 and t2, its child, that was run once: t2 was 10 % slower."""
     folder = tmp_path_factory.mktemp("template")
     user = UserProject(folder / "project")
+    user.write("pyproject.toml", "[tool.faperf]\nemulate = false\n")  # its kernels compute nothing that is right
     user.write("manifests/workloads.yaml", WORKLOADS)
     user.version("t1")
     user.version("t2", "t1", factor="3.0f")

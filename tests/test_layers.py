@@ -32,7 +32,7 @@ FLOORS = [
     ["scaffold", "lint", "garbage"],
     ["power"],
     ["judge"],
-    ["worker"],
+    ["worker", "emulating"],
     ["timing", "verify"],
     ["emulator"],
     ["job", "resolve"],

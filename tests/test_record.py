@@ -91,6 +91,7 @@ DECODED: dict[str, Record] = {
                 limiter="registers",
                 launches={"published": "00112233aabbccdd"},
                 measured={"published": "20261129T024100Zabcdef"},
+                emulated="right",
             ),
             Entry(version="v17", target="sm_103a", parent="v16", error="does not compile"),
         ],
@@ -112,6 +113,7 @@ DECODED: dict[str, Record] = {
         bound=0.0006,
         fault="illegal address",
         failure="O[0, 3, 5, 7] is nan, should be 0.25",
+        schedule="lazy",
     ),
     "timing-1": Timing(
         schema=1,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--workload", "workloads", multiple=True, metavar="NAME", help="Measure on this workload; may be repeated."
 )
-@click.option("--no-gpu", is_flag=True, help="Compile and inspect only, even where a GPU is.")
+@click.option("--no-gpu", is_flag=True, help="Compile and inspect only: neither measure nor emulate.")
 @click.option("--again", is_flag=True, help="Measure what an earlier run has measured, too.")
 @click.option("--resume", is_flag=True, help="Go on with the last unfinished run of this commit.")
 @click.option("--commits", metavar="A..B", help="Run the first-parent commits after A up to B, from git.")
@@ -97,7 +97,7 @@ def run(
         if commits:
             outcomes = _run_commits(workshop, commits, selection, skip_existing)
         else:
-            wish = Wish(resume=resume, again=again, workloads=workloads, commit=commit)
+            wish = Wish(resume=resume, again=again, workloads=workloads, commit=commit, emulate=not no_gpu)
             outcomes = [run_tree(workshop, selection, wish, here)]
     if not commits:
         (outcome,) = outcomes

@@ -92,7 +92,7 @@ def _ladder_cells(row: LadderRow) -> list[object]:
 def _measured_cells(row: LadderRow) -> tuple[str | None, str | None]:
     """TFLOPS, and how the time of a launch changed against the parent's with its interval; or what was wrong."""
     if row.measured is None:
-        return None, None
+        return _emulated_cell(row.entry), None
     if row.measured.failures:
         return row.measured.failures[0].fault or "WRONG", None
     timing = row.measured.timing
@@ -106,6 +106,14 @@ def _measured_cells(row: LadderRow) -> tuple[str | None, str | None]:
     )
     words += ["LESS ACCURATE"] if row.less_accurate else []
     return f"{timing.tflops:.1f}" + (" (carried)" if row.measured.carried else ""), ", ".join(words) or None
+
+
+def _emulated_cell(entry: Entry | None) -> str | None:
+    """What the emulator says of a version that was not measured."""
+    if entry is None or entry.emulated is None:
+        return None
+    words = entry.emulated
+    return "emulated: right" if words == "right" else "emulated: WRONG" if words.startswith("WRONG") else "not emulated"
 
 
 def _change(ratio: Interval) -> str:
@@ -147,6 +155,8 @@ def _flag_lines(row: LadderRow) -> list[str]:
     lines = [
         f"- {row.version}: {_finding(finding)}" for finding in row.findings if finding.severity is not Severity.GAIN
     ]
+    if row.entry and row.entry.emulated and row.entry.emulated != "right":
+        lines.append(f"- {row.version}: {row.entry.emulated} (emulated)")
     if row.measured:
         failed = [f"{check.distribution}: {check.failure}" for check in row.measured.failures]
         lines += [f"- {row.version}: WRONG on {text} (measured)" for text in failed]
@@ -191,6 +201,8 @@ def _legend(rows: Sequence[LadderRow], target: str, run: Run | None, reported: S
         )
         lines.append(f"Measured: nothing in this run: {run.unmeasured}." if run.unmeasured else "")
         lines += _measured_legend(rows)
+        if any(row.entry and row.entry.emulated for row in rows):
+            lines.append("Emulated: verified on the CPU on small workloads in three schedules; says nothing of time.")
     missing = [row.version for row in rows if row.entry is None]
     if missing and run is not None:
         lines.append(f"No kernel here, or not built: {', '.join(missing)}.")
@@ -433,6 +445,8 @@ def show_text(
             continue
         for kernel in build.kernels:
             parts.append(table(("fact", "value"), _kernel_facts(kernel, entry), style, {"value": 90}))
+        if entry.emulated:
+            parts.append(f"Emulated: {entry.emulated}")
         if measured := silicon.get((entry.version, entry.target)):
             parts += _measured_facts(measured, style)
         lines = [*build.messages, *(_finding(finding) for finding in findings.get(entry.target, []))]

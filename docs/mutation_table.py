@@ -1,0 +1,22 @@
+"""Writes the table of mutations (tests/mutations.py) into docs/emulator.md: `python docs/mutation_table.py`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BEGIN, END = "<!-- mutations -->", "<!-- /mutations -->"
+
+
+def main() -> None:
+    sys.path.insert(0, str(ROOT))
+    from tests.mutations import table
+
+    page = ROOT / "docs" / "emulator.md"
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""A build on the CPU: the same launch, inputs, reference and comparison as on silicon, by `emulator` instead of a card.
+
+Verdicts are kept in `.faperf/emulated/` by all that they depend on, so that nothing is emulated twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from faperf import record
+from faperf.emulator import LAZY, LOCKSTEP, RANDOM, VERSION
+from faperf.emulator.emulate import Device
+from faperf.emulator.fault import DiagnosisError, NotEmulatedError
+from faperf.emulator.ptx import Module, parse
+from faperf.history import write_atomically
+from faperf.launch import ResolvedLaunch, launch_digest
+from faperf.manifest import Version, Workload
+from faperf.operations import Operation
+from faperf.record import Check
+from faperf.resolve import resolve
+from faperf.verify import POISON, compare
+
+SEED = 20_261_130
+BY = "emulator"
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """What is emulated: a build's PTX with its launches for one workload, and how wrong it may be."""
+
+    build: str
+    ptx: str
+    launches: list[ResolvedLaunch]
+    workload: str
+    shape: dict[str, int]
+    layout: str
+    ratio_to_fp16: float | None = None
+    bound: float | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What an emulation came to: a check, or why there is none."""
+
+    check: Check | None = None
+    refused: str | None = None
+
+
+def small_workloads(version: Version, first: Workload) -> list[Workload]:
+    """Workloads of a version that take about a second: one tile of S in two batches, and three tiles in two heads.
+
+    An operation without B, H and S keeps its first workload as it is.
+    """
+    if not {"B", "H", "S"} <= set(first.shape):
+        return [first]
+    tile = math.lcm(version.tile.m, version.tile.n)
+    sizes = [{"B": 2, "H": 1, "S": tile}, {"B": 1, "H": 2, "S": 3 * tile}]
+    return [
+        Workload(f"emulated[S={size['S']}]", "emulated", first.operation, {**first.shape, **size}) for size in sizes
+    ]
+
+
+def subject_of(version: Version, build: str, ptx: str, workload: Workload) -> Subject:
+    """Raises ManifestError where the launch's arithmetic does not work out."""
+    return Subject(
+        build=build,
+        ptx=ptx,
+        launches=resolve(version, workload),
+        workload=workload.name,
+        shape=workload.shape,
+        layout=version.operation.layout,
+        ratio_to_fp16=version.tolerance.ratio_to_fp16,
+        bound=version.tolerance.bound,
+    )
+
+
+def verify(
+    operation: Operation, version: Version, build: str, ptx: str, first: Workload, kept: Path
+) -> Iterator[Verdict]:
+    """`faperf run`: the small workloads of a version, until something is wrong or cannot be emulated.
+
+    The larger one on every distribution, and in every schedule.
+    """
+    emulation = Emulation(operation)
+    *smaller, largest = (subject_of(version, build, ptx, workload) for workload in small_workloads(version, first))
+    hard = operation.distributions[min(1, len(operation.distributions) - 1)]
+    plan = [(subject, operation.distributions[0], LOCKSTEP) for subject in smaller]
+    plan += [(largest, distribution, LOCKSTEP) for distribution in operation.distributions]
+    plan += [(largest, hard, LAZY), (largest, hard, RANDOM)]
+    for subject, distribution, schedule in plan:
+        verdict = emulation.verdict(subject, distribution, schedule, kept)
+        yield verdict
+        if verdict.check is None or not verdict.check.ok:
+            return
+
+
+class Emulation:
+    """Checks of one operation's kernels. Parsed PTX, inputs and references are kept."""
+
+    def __init__(self, operation: Operation, seed: int = SEED) -> None:
+        self.operation, self.seed = operation, seed
+        self.executed = 0
+        """Warp-instructions, over all checks."""
+        self._modules: dict[str, Module] = {}
+        self._truth: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {}
+
+    def verdict(self, subject: Subject, distribution: str, schedule: str, kept: Path) -> Verdict:
+        """A check as it was kept in the directory `kept`, or made now."""
+        parts = (subject.ptx, subject.launches, subject.shape, subject.layout, subject.ratio_to_fp16, subject.bound)
+        doing = (self.operation.name, self.operation.version, distribution, self.seed, schedule, VERSION)
+        path = kept / f"{hashlib.sha256(msgspec.json.encode((parts, doing))).hexdigest()[:24]}.json"
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            verdict = msgspec.json.decode(path.read_bytes(), type=Verdict)
+            if verdict.check is None:
+                return verdict
+            return Verdict(record.replace(verdict.check, build=subject.build, workload=subject.workload))
+        try:
+            verdict = Verdict(self.check(subject, distribution, schedule))
+        except NotEmulatedError as error:
+            verdict = Verdict(refused=str(error))
+        write_atomically(path, msgspec.json.encode(verdict))
+        return verdict
+
+    def check(self, subject: Subject, distribution: str, schedule: str = LOCKSTEP, trace: Any = None) -> Check:
+        """Emulate and compare. A diagnosis is a failed check. Raises NotEmulatedError."""
+        inputs, reference, baseline = self._inputs(subject, distribution)
+        size = self.operation.dimensions(subject.shape, subject.layout)
+        tensors = {}
+        for name in self.operation.tensors:
+            tensors[name] = inputs[name] if name in inputs else np.full(size, POISON, np.uint16).view(np.float16)
+        check = Check(
+            schema=record.SCHEMA,
+            build=subject.build,
+            launch=launch_digest(subject.launches),
+            workload=subject.workload,
+            shape=subject.shape,
+            operation=self.operation.name,
+            operation_version=self.operation.version,
+            by=BY,
+            distribution=distribution,
+            seed=self.seed,
+            schedule=schedule,
+        )
+        if subject.build not in self._modules:
+            self._modules[subject.build] = parse(subject.ptx)
+        device = Device(self._modules[subject.build], tensors)
+        device.trace = trace
+        try:
+            for launch in subject.launches:
+                device.launch(launch, schedule, self.seed)
+        except DiagnosisError as diagnosis:
+            return record.replace(check, fault=diagnosis.kind, failure=f"{diagnosis.kind}: {diagnosis}")
+        finally:
+            self.executed += device.executed
+        (output,) = self.operation.outputs
+        accuracy = compare(
+            np,
+            device.memory.content(output),
+            reference[output],
+            baseline[output],
+            subject.layout,
+            ratio=subject.ratio_to_fp16,
+            bound=subject.bound,
+        )
+        return record.replace(
+            check,
+            relative_l2=accuracy.relative_l2,
+            max_abs=accuracy.max_abs if math.isfinite(accuracy.max_abs) else None,
+            baseline_l2=accuracy.baseline_l2,
+            bound=accuracy.bound,
+            failure=accuracy.failure,
+        )
+
+    def _inputs(self, subject: Subject, distribution: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """(inputs, float64 reference, plain fp16 result), worked out once."""
+        key = f"{subject.layout} {sorted(subject.shape.items())} {distribution}"
+        if key not in self._truth:
+            inputs = self.operation.inputs(np, subject.shape, subject.layout, distribution, self.seed)
+            arguments = (np, inputs, subject.shape, subject.layout)
+            self._truth[key] = (inputs, self.operation.reference(*arguments), self.operation.plain_fp16(*arguments))
+        return self._truth[key]

@@ -1,0 +1,298 @@
+"""mbarriers ("Parallel Synchronization and Communication Instructions: mbarrier") and the barriers of a CTA ("barrier{.cta}").
+
+Both carry a vector clock: who arrives tells what he knows, who waits is told.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from faperf.emulator.fault import BAD_BARRIER, DIVERGENT, RACE, DiagnosisError
+from faperf.emulator.ptx import Instruction
+from faperf.emulator.state import WARP, Array, Path, Wave
+
+
+class Counter:
+    """A barrier at one place of every CTA of a wave; arrays are by CTA. `told` is known to all who saw the phase complete."""
+
+    def __init__(self, wave: Wave, slot: int) -> None:
+        count = len(wave.ctas)
+        self.slot = slot
+        self.whole = False
+        self.live = np.zeros(count, bool)
+        self.maker = np.zeros(count, np.int64)
+        self.made = np.zeros(count, np.int64)
+        self.count = np.zeros(count, np.int64)
+        self.pending = np.zeros(count, np.int64)
+        self.bytes = np.zeros(count, np.int64)
+        self.phase = np.zeros(count, np.int64)
+        self.gathered = np.zeros((count, wave.agents), np.int32)
+        self.told = np.zeros((count, wave.agents), np.int32)
+
+    def complete(self) -> None:
+        done = self.live & (self.pending == 0) & (self.bytes == 0)
+        if done.any():
+            self.phase[done] += 1
+            self.pending[done] = self.count[done]
+            self.told[done] = self.gathered[done]
+
+
+class Barriers:
+    """Every barrier of a wave, by shared address (mbarrier) or number (barrier of the CTA)."""
+
+    def __init__(self, wave: Wave) -> None:
+        self.wave = wave
+        self._mbarriers: dict[int, Counter] = {}
+        self._cta: dict[int, Counter] = {}
+
+    # ── clocks ──
+
+    def release(self, counter: Counter, warps: Array) -> None:
+        """Warps tell a barrier what they know, and begin a new interval."""
+        warps = np.unique(warps)
+        ctas = warps % len(self.wave.ctas)
+        np.maximum.at(counter.gathered, ctas, self.wave.clocks[warps])
+        self.wave.clocks[warps, warps // len(self.wave.ctas)] += 1
+
+    def acquire(self, told: Array, warps: Array, ctas: Array) -> None:
+        warps, first = np.unique(warps, return_index=True)
+        self.wave.clocks[warps] = np.maximum(self.wave.clocks[warps], told[ctas[first]])
+
+    # ── mbarrier ──
+
+    def init(self, path: Path, address: Array, count: Array, ins: Instruction) -> None:
+        for at, lanes in by_value(address):
+            counter = self._mbarriers.setdefault(at, Counter(self.wave, len(self._mbarriers)))
+            ctas = path.ctas[lanes]
+            if (count[lanes] < 1).any():
+                raise DiagnosisError(
+                    BAD_BARRIER, f"mbarrier {at:#x} gets a count of {int(count[lanes].min())}", ins.place
+                )
+            warps = path.flat_warps[lanes]
+            counter.maker[ctas] = warps // len(self.wave.ctas)
+            counter.made[ctas] = self.wave.clocks[warps, warps // len(self.wave.ctas)]
+            counter.live[ctas] = True
+            counter.count[ctas] = counter.pending[ctas] = count[lanes]
+            counter.bytes[ctas] = 0
+            counter.phase[ctas] = 0
+
+    def invalidate(self, path: Path, address: Array, ins: Instruction) -> None:
+        for at, lanes in by_value(address):
+            self.mbarrier(at, path.ctas[lanes], ins).live[path.ctas[lanes]] = False
+
+    def mbarrier(self, address: int, ctas: Array, ins: Instruction, warps: Array | None = None) -> Counter:
+        """The barrier at an address. `warps` are to have been told that it was initialised."""
+        counter = self._mbarriers.get(address)
+        if counter is None or not counter.live[ctas].all():
+            raise DiagnosisError(BAD_BARRIER, f"shared address {address:#x} holds no initialised mbarrier", ins.place)
+        if warps is not None and (self.wave.clocks[warps, counter.maker[ctas]] < counter.made[ctas]).any():
+            raise DiagnosisError(
+                RACE,
+                f"mbarrier {address:#x} is used by a warp that was not told of its initialisation by warp "
+                f"{int(counter.maker[ctas][0])}: no barrier between",
+                ins.place,
+            )
+        return counter
+
+    def arrive(
+        self,
+        path: Path,
+        address: Array,
+        ins: Instruction,
+        count: Array | int = 1,
+        expect: Array | int = 0,
+        warps: Array | None = None,
+        ctas: Array | None = None,
+        tell: bool = True,
+    ) -> Array:
+        """One arrival (of `count`) a lane, after `expect` more bytes. Gives each lane the phase it arrived in.
+
+        Without `tell` the barrier was told already what there is to tell.
+        """  # fmt: skip
+        warps = path.flat_warps if warps is None else warps
+        ctas = path.ctas if ctas is None else ctas
+        count, expect = np.broadcast_to(count, address.shape), np.broadcast_to(expect, address.shape)
+        phases = np.zeros(len(address), np.uint64)
+        size = len(self.wave.ctas)
+        for at, lanes in by_value(address):
+            counter = self.mbarrier(at, ctas[lanes], ins, warps[lanes])
+            phases[lanes] = counter.phase[ctas[lanes]]
+            if tell:
+                self.release(counter, warps[lanes])
+            counter.bytes += np.bincount(ctas[lanes], expect[lanes], size).astype(np.int64)
+            left = np.bincount(ctas[lanes], count[lanes], size).astype(np.int64)
+            while left.any():
+                step = np.minimum(left, counter.pending)
+                if ((left > 0) & (counter.pending == 0)).any():
+                    raise DiagnosisError(
+                        BAD_BARRIER,
+                        f"mbarrier {at:#x} gets an arrival more than its count of {int(counter.count.max())} in one phase "
+                        f"(bytes still expected: {int(counter.bytes.max())})",
+                        ins.place,
+                    )
+                counter.pending -= step
+                left -= step
+                counter.complete()
+        self.wave.scheduler.moved += 1
+        return phases
+
+    def expect(self, path: Path, address: Array, amount: Array, ins: Instruction) -> None:
+        for at, lanes in by_value(address):
+            counter = self.mbarrier(at, path.ctas[lanes], ins)
+            np.add.at(counter.bytes, path.ctas[lanes], amount[lanes].astype(np.int64))
+            counter.complete()
+
+    def deliver(self, counter: Counter, ctas: Array, amount: int, agent: int, clock: Array) -> None:
+        """An asynchronous agent brought `amount` bytes to each of some CTAs."""
+        np.maximum.at(counter.gathered, (ctas, agent), clock)
+        np.subtract.at(counter.bytes, ctas, amount)
+        counter.complete()
+        self.wave.scheduler.moved += 1
+
+    # ── the barriers of a CTA ──
+
+    def sync(self, path: Path, number: int, threads: Array | None, ins: Instruction, wait: bool) -> Any:
+        """Arrive at barrier `number` of the CTA; gives the wait for the others, if there is to be one."""
+        if not path.whole_warps():
+            raise DiagnosisError(
+                DIVERGENT,
+                f"{path.wave.name_of(int(path.lanes()[0]))} comes to barrier {number} without some of its lanes",
+                ins.place,
+            )
+        counter = self._cta.setdefault(number, Counter(self.wave, 0))
+        warps, first = np.unique(path.flat_warps, return_index=True)
+        ctas = path.ctas[first]
+        counter.live[ctas] = True
+        counter.whole = threads is None
+        whole = threads[first].astype(np.int64) if threads is not None else self._present(ctas)
+        expected = -(-whole // WARP)
+        fresh = counter.pending[ctas] == counter.count[ctas]
+        if (~fresh & (counter.count[ctas] != expected)).any():
+            was = int(counter.count[ctas].max()) * WARP
+            raise DiagnosisError(
+                DIVERGENT,
+                f"barrier {number} is for {was} threads to one warp and {int(whole.max())} to another",
+                ins.place,
+            )
+        counter.count[ctas] = np.where(fresh, expected, counter.count[ctas])
+        counter.pending[ctas] = np.where(fresh, expected, counter.pending[ctas])
+        phase = counter.phase[path.ctas].copy()
+        arrived = np.bincount(ctas, minlength=len(self.wave.ctas))
+        if (arrived > counter.pending).any():
+            raise DiagnosisError(
+                DIVERGENT, f"more warps come to barrier {number} than its {int(whole.max())} threads", ins.place
+            )
+        self.release(counter, warps)
+        counter.pending -= arrived
+        counter.complete()
+        self.wave.scheduler.moved += 1
+        return CtaWait(counter, number, path, phase, ins) if wait else None
+
+    def cta(self, number: int) -> Counter | None:
+        """A barrier of the CTA that somebody has come to."""
+        return self._cta.get(number)
+
+    def _present(self, ctas: Array) -> Array:
+        """The threads of the warps that have not exited."""
+        wave = self.wave
+        gone = (wave.exited | ~wave.exists).reshape(-1, WARP).all(1).reshape(wave.warps, -1).sum(0)
+        present: Array = (wave.warps - gone[ctas]) * WARP
+        return present
+
+    def exited(self, warps: Array) -> None:
+        """Warps that have ended are not waited for at a barrier for all threads of the CTA."""
+        ctas = warps % len(self.wave.ctas)
+        for counter in self._cta.values():
+            if counter.whole:
+                begun = np.bincount(ctas, minlength=len(self.wave.ctas)) * (counter.pending < counter.count)
+                counter.pending -= begun
+                counter.count -= begun
+                counter.complete()
+
+
+class CtaWait:
+    """For the other warps at a barrier of the CTA."""
+
+    def __init__(self, counter: Counter, number: int, path: Path, phase: Array, ins: Instruction) -> None:
+        self.counter, self.number, self.ins = counter, number, ins
+        self.phase = np.zeros(path.wave.lanes, np.int64)
+        self.phase[path.lanes()] = phase
+
+    def ready(self, path: Path) -> Array:
+        ready: Array = self.counter.phase[path.ctas] > self.phase[path.lanes()]
+        return ready
+
+    def proceed(self, path: Path) -> None:
+        path.wave.barriers.acquire(self.counter.told, path.flat_warps, path.ctas)
+
+    def give_up(self, path: Path) -> bool:  # noqa: ARG002
+        return False
+
+    def describe(self, path: Path) -> str:
+        cta = int(path.ctas[0])
+        return (
+            f"at barrier {self.number} of the CTA, where {int(self.counter.pending[cta])} of "
+            f"{int(self.counter.count[cta])} warps are missing"
+        )
+
+
+class PhaseWait:
+    """A poll of an mbarrier's phase: by parity, or by the state that an arrival gave. `answer` gets what it comes to."""
+
+    def __init__(self, path: Path, address: Array, parity: Array, state: Array, ins: Instruction,
+                 answer: int) -> None:  # fmt: skip
+        wave = path.wave
+        self.ins, self.answer = ins, answer
+        self.address, self.wanted = np.zeros((2, wave.lanes), np.int64)
+        self.by_parity = parity is not None
+        self.address[path.lanes()] = address
+        self.wanted[path.lanes()] = state if parity is None else parity
+        for at, lanes in by_value(address):
+            wave.barriers.mbarrier(at, path.ctas[lanes], ins, path.flat_warps[lanes])
+        self.seen = -1
+
+    def ready(self, path: Path) -> Array:
+        lanes, ctas = path.lanes(), path.ctas
+        ready = np.zeros(len(lanes), bool)
+        for at, which in by_value(self.address[lanes]):
+            phase = path.wave.barriers.mbarrier(at, ctas[which], self.ins).phase[ctas[which]]
+            wanted = self.wanted[lanes[which]]
+            ready[which] = (phase & 1) != wanted if self.by_parity else phase > wanted
+        return ready
+
+    def proceed(self, path: Path) -> None:
+        lanes, barriers = path.lanes(), path.wave.barriers
+        for at, which in by_value(self.address[lanes]):
+            told = barriers.mbarrier(at, path.ctas[which], self.ins).told
+            barriers.acquire(told, path.flat_warps[which], path.ctas[which])
+        path.put(path.r["pred"][self.answer], np.True_)
+
+    def give_up(self, path: Path) -> bool:
+        """Answers false once; a poll that comes again with nothing changed has locked up."""
+        scheduler = path.wave.scheduler
+        known = path.wave.extra.setdefault("polls", {})
+        key = (self.ins.line, path.start, path.stop)
+        if known.get(key) == scheduler.moved:
+            return False
+        known[key] = scheduler.moved
+        path.put(path.r["pred"][self.answer], np.False_)
+        return True
+
+    def describe(self, path: Path) -> str:
+        lanes, cta = path.lanes(), int(path.ctas[0])
+        counter = path.wave.barriers.mbarrier(int(self.address[lanes[0]]), path.ctas[:1], self.ins)
+        what = f"parity {int(self.wanted[lanes[0]])}" if self.by_parity else f"phase {int(self.wanted[lanes[0]])}"
+        return (
+            f"for {what} of mbarrier {int(self.address[lanes[0]]):#x}, which is in phase {int(counter.phase[cta])} with "
+            f"{int(counter.pending[cta])} of {int(counter.count[cta])} arrivals and {int(counter.bytes[cta])} bytes missing"
+        )
+
+
+def by_value(values: Array) -> list[tuple[int, Any]]:
+    """Each value with the places where it stands (a slice where that is everywhere)."""
+    first = values[0]
+    if (values == first).all():
+        return [(int(first), slice(None))]
+    return [(int(value), np.flatnonzero(values == value)) for value in np.unique(values)]

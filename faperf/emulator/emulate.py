@@ -1,0 +1,112 @@
+"""Tensors in emulated memory, and resolved launches over them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from faperf.emulator import LOCKSTEP, ops_arithmetic, ops_data, ops_sm80, ops_sm90, ops_sm100
+from faperf.emulator.decode import Program, decode
+from faperf.emulator.fault import NotEmulatedError
+from faperf.emulator.matrix import HALF
+from faperf.emulator.memory import Global
+from faperf.emulator.ops_sm90 import MAP_MAGIC, TensorMap
+from faperf.emulator.ptx import Instruction, Module
+from faperf.emulator.schedule import Scheduler
+from faperf.emulator.state import Path, Wave
+from faperf.launch import ResolvedArgument, ResolvedLaunch
+
+PACKS = (ops_arithmetic, ops_data, ops_sm80, ops_sm90, ops_sm100)
+"""Importing a pack registers its opcodes."""
+LANES = 1024
+"""Lanes that run together, about: more make numpy's calls longer, fewer make more calls."""
+SMEM_LIMIT = 227 * 1024
+SCALARS = {"i32": "<i", "u32": "<I", "i64": "<q", "u64": "<Q"}
+
+
+class Device:
+    """Tensors in emulated memory, and the launches that run over them.
+
+    `tensors` maps each name to its array; they are copied in. Programs are decoded once a kernel.
+    """
+
+    def __init__(self, module: Module, tensors: Mapping[str, Any]) -> None:
+        self.module = module
+        self.memory = Global()
+        self.addresses = {name: self.memory.add(name, content) for name, content in tensors.items()}
+        self.shapes = {name: content.shape for name, content in tensors.items()}
+        self.executed = 0
+        """Warp-instructions, over all launches."""
+        self.trace: Callable[[Path, Instruction], None] | None = None
+        self._maps: list[TensorMap] = []
+        self._programs: dict[str, Program] = {}
+        self._variables: dict[str, int] = {}
+        for variable in [*module.variables, *(v for k in module.kernels.values() for v in k.variables)]:
+            if variable.space in ("global", "const"):
+                content = np.zeros(variable.size, np.uint8)
+                content[: len(variable.content)] = np.frombuffer(variable.content, np.uint8)
+                self._variables[variable.name] = self.memory.add(variable.name, content)
+        self.memory.seal()
+
+    def program(self, entry: str) -> Program:
+        """Raises NotEmulatedError."""
+        if entry not in self._programs:
+            if entry not in self.module.kernels:
+                raise NotEmulatedError(f"the PTX has no kernel {entry}")
+            self._programs[entry] = decode(self.module, entry)
+        return self._programs[entry]
+
+    def launch(self, launch: ResolvedLaunch, schedule: str = LOCKSTEP, seed: int = 0) -> None:
+        """Run every CTA. Raises DiagnosisError and NotEmulatedError."""
+        program = self.program(launch.entry)
+        if launch.cluster != (1, 1, 1):
+            raise NotEmulatedError(f"a cluster of {launch.cluster} CTAs")
+        parameters = self._parameters(program, launch)
+        x, y, z = launch.grid
+        ctas = [(i, j, k) for k, j, i in product(range(z), range(y), range(x))]
+        together = max(1, LANES // (-(-launch.threads // 32) * 32))
+        for first in range(0, len(ctas), together):
+            wave = Wave(program, ctas[first : first + together], launch.grid, launch.block, self.memory, launch.smem)
+            wave.extra["parameters"], wave.extra["maps"] = parameters, self._maps
+            for row, name in program.global_rows:
+                wave.registers[64][row] = self._variables[name]
+            scheduler = Scheduler(wave, schedule, seed + first)
+            scheduler.traced = self.trace
+            try:
+                scheduler.run()
+                if "tmem" in wave.extra:
+                    wave.extra["tmem"].finish()
+            finally:
+                self.executed += wave.executed
+
+    def _parameters(self, program: Program, launch: ResolvedLaunch) -> bytes:
+        buffer = bytearray()
+        for argument, (_, size, align) in zip(launch.args, program.kernel.parameters, strict=True):
+            buffer += bytes(-len(buffer) % align)
+            content = self._argument(argument)
+            buffer += content + bytes(size - len(content))
+        return bytes(buffer)
+
+    def _argument(self, argument: ResolvedArgument) -> bytes:
+        if argument.tensor is not None:
+            return struct.pack("<Q", self.addresses[argument.tensor])
+        if argument.scalar is not None and argument.type is not None:
+            return struct.pack(SCALARS[argument.type], argument.scalar)
+        assert argument.tensor_map is not None
+        assert argument.box is not None
+        shape, box = self.shapes[argument.tensor_map], tuple(argument.box)
+        if len(shape) != len(box):
+            raise NotEmulatedError(f"a tensor map of {len(box)} dimensions over a tensor of {len(shape)}")
+        if argument.swizzle and box[0] * HALF > argument.swizzle:
+            raise NotEmulatedError(f"a tensor map with rows of {box[0] * HALF} bytes and swizzle {argument.swizzle}")
+        sizes = tuple(reversed(shape))
+        strides = [HALF]
+        for size in sizes[:-1]:
+            strides.append(strides[-1] * size)
+        address = self.addresses[argument.tensor_map]
+        self._maps.append(TensorMap(address, sizes, tuple(strides), box, argument.swizzle))
+        return (MAP_MAGIC + struct.pack("<I", len(self._maps) - 1)).ljust(128, b"\0")

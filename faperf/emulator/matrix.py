@@ -1,0 +1,77 @@
+"""Matrices in shared memory as a matrix descriptor names them, and swizzled boxes of tensors.
+
+"Matrix Descriptor Format" and "Strides" of wgmma and tcgen05, "Swizzling Modes" of tensor copies. Elements have 16 bits. A
+swizzle of S bytes XORs bits 4… of the *absolute* shared address with bits 7….
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from faperf.emulator.fault import BAD_DESCRIPTOR, DiagnosisError, NotEmulatedError
+from faperf.emulator.ptx import Instruction
+from faperf.emulator.state import Array
+
+HALF = 2
+GROUP = 8
+"""Rows of a core matrix."""
+WGMMA_SWIZZLE = {0: 0, 1: 128, 2: 64, 3: 32}
+TCGEN05_SWIZZLE = {0: 0, 2: 128, 4: 64, 6: 32}
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """Start, leading and stride byte offsets, and swizzle in bytes."""
+
+    start: int
+    leading: int
+    stride: int
+    swizzle: int
+
+
+def wgmma_descriptor(bits: int, ins: Instruction) -> Descriptor:
+    """Bits 0-13 start, 16-29 leading, 32-45 stride, 62-63 swizzle; addresses in units of 16 bytes."""
+    return _descriptor(bits, WGMMA_SWIZZLE[bits >> 62], ins)
+
+
+def tcgen05_descriptor(bits: int, ins: Instruction) -> Descriptor:
+    """The same fields, but bits 46-48 are 0b001 and bits 61-63 the swizzle. Raises DiagnosisError."""
+    if bits >> 46 & 7 != 1:
+        raise DiagnosisError(BAD_DESCRIPTOR, f"bits 46-48 of {bits:#x} are {bits >> 46 & 7:#b}, not 0b001", ins.place)
+    if bits >> 61 not in TCGEN05_SWIZZLE:
+        raise NotEmulatedError(f"swizzle mode {bits >> 61} of descriptor {bits:#x}", ins.place)
+    return _descriptor(bits, TCGEN05_SWIZZLE[bits >> 61], ins)
+
+
+def _descriptor(bits: int, swizzle: int, ins: Instruction) -> Descriptor:
+    if bits >> 49 & 7:
+        raise NotEmulatedError(f"base offset {bits >> 49 & 7} of descriptor {bits:#x}", ins.place)
+    return Descriptor((bits & 0x3FFF) << 4, (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4, swizzle)
+
+
+def swizzled(address: Array, swizzle: int) -> Array:
+    """Absolute shared addresses as a swizzle of 0, 32, 64 or 128 bytes places them."""
+    bits = {0: 0, 32: 1, 64: 3, 128: 7}[swizzle]
+    return address ^ ((address >> 7 & bits) << 4)
+
+
+def addresses_of(d: Descriptor, rows: int, depth: int, across: bool, ins: Instruction) -> Array:
+    """The shared address of each element [row, k] of an operand of `rows` × `depth`.
+
+    K-major: rows of `swizzle` bytes in groups of 8, `stride` from group to group; without a swizzle core matrices of 8 rows of
+    16 bytes, `leading` from one to the next along k. `across` (MN-major): lines of k that hold `swizzle` bytes of rows, 8 of
+    them a group, `stride` from group to group, `leading` to the next `swizzle` bytes of rows.
+    """
+    row, k = np.arange(rows)[:, None], np.arange(depth)[None, :]
+    if across:
+        if not d.swizzle:
+            raise NotEmulatedError("an MN-major operand without a swizzle", ins.place)
+        width = d.swizzle // HALF
+        offset = row // width * d.leading + k // GROUP * d.stride + k % GROUP * d.swizzle + row % width * HALF
+    elif d.swizzle:
+        offset = row // GROUP * d.stride + row % GROUP * d.swizzle + k * HALF
+    else:
+        offset = row // GROUP * d.stride + k // 8 * d.leading + row % GROUP * 16 + k % 8 * HALF
+    return swizzled(d.start + offset, d.swizzle)

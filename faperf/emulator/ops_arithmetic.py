@@ -1,0 +1,392 @@
+"""Arithmetic, logic, shifts and comparisons of every generation.
+
+Sections of the PTX ISA manual: "Integer Arithmetic Instructions", "Floating Point Instructions", "Half Precision …",
+"Comparison and Selection", "Logic and Shift". Approximate functions are as exact as numpy's; fma rounds once up to a rare
+double rounding through float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from faperf.emulator.decode import Decoder, Operation, handles
+from faperf.emulator.fault import NotEmulatedError
+from faperf.emulator.ops_common import computed, only, type_of, ufunc
+from faperf.emulator.ptx import Instruction
+from faperf.emulator.state import DTYPES, STORAGE, Array, Path
+
+PLAIN = {"add": np.add, "sub": np.subtract, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+
+
+@handles("add", "sub")
+def _add(d: Decoder, ins: Instruction) -> Operation:
+    only(ins, "f16x2", "f32x2")
+    return _two(d, ins, PLAIN[ins.parts[0]])
+
+
+def _two(d: Decoder, ins: Instruction, function: Any) -> Operation:
+    kind = type_of(ins)
+    if "f32x2" in ins:
+        return _packed_single(d, ins, function)
+    if kind in ("f16", "f16x2"):
+        return _half(d, ins, lambda a, b: function(a, b))
+    return ufunc(d, ins, function, kind, ins.operands[1:], ins.operands[0])
+
+
+def _half(d: Decoder, ins: Instruction, function: Callable[..., Array]) -> Operation:
+    """f16 and f16x2: computed in float32 (float64 for fma) and rounded once."""
+    width = 32 if "f16x2" in ins else 16
+    rows = [d.row(text, width) for text in ins.operands[1:]]
+    to = d.out(ins.operands[0], width)
+    wide = np.float64 if len(rows) == 3 else np.float32
+    store = STORAGE[width]
+
+    def run(path: Path) -> None:
+        r = path.r[f"u{width}"]
+        values = [np.ascontiguousarray(r[row]).view(np.float16).astype(wide) for row in rows]
+        np.copyto(r[to], function(*values).astype(np.float16).view(store), where=path.mask)
+
+    return run
+
+
+def _packed_single(d: Decoder, ins: Instruction, function: Callable[..., Array]) -> Operation:
+    """f32x2: two floats in 64 bits."""
+    rows = [d.row(text, 64) for text in ins.operands[1:]]
+    to = d.out(ins.operands[0], 64)
+
+    def run(path: Path) -> None:
+        r = path.r["u64"]
+        values = [np.ascontiguousarray(r[row]).view(np.float32) for row in rows]
+        if len(values) == 3:
+            values = [value.astype(np.float64) for value in values]
+        np.copyto(r[to], function(*values).astype(np.float32).view(np.uint64), where=path.mask)
+
+    return run
+
+
+@handles("mul")
+def _mul(d: Decoder, ins: Instruction) -> Operation:
+    only(ins, "f16x2", "f32x2")
+    kind = type_of(ins)
+    if kind[0] == "f" or "f32x2" in ins or "lo" in ins:
+        return _two(d, ins, np.multiply)
+    a, b = ins.operands[1:]
+    bits = int(kind[1:])
+    if "wide" in ins:
+        wide = f"{kind[0]}{2 * bits}"
+        return computed(
+            d, wide, [(kind, a), (kind, b)], ins.operands[0],
+            lambda x, y: x.astype(DTYPES[wide]) * y.astype(DTYPES[wide]), ins,
+        )  # fmt: skip
+    if bits != 32:
+        raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
+    wide = f"{kind[0]}64"
+    return computed(
+        d, kind, [(kind, a), (kind, b)], ins.operands[0],
+        lambda x, y: (x.astype(DTYPES[wide]) * y.astype(DTYPES[wide])) >> DTYPES[wide](32), ins,
+    )  # fmt: skip
+
+
+@handles("mad")
+def _mad(d: Decoder, ins: Instruction) -> Operation:
+    only(ins)
+    kind = type_of(ins)
+    out, a, b, c = ins.operands
+    if kind[0] == "f":
+        made: Operation = _fma(d, ins)
+        return made
+    if "wide" in ins:
+        wide = f"{kind[0]}{2 * int(kind[1:])}"
+        return computed(
+            d, wide, [(kind, a), (kind, b), (wide, c)], out,
+            lambda x, y, z: x.astype(DTYPES[wide]) * y.astype(DTYPES[wide]) + z, ins,
+        )  # fmt: skip
+    if "lo" not in ins:
+        raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
+    return computed(d, kind, [(kind, a), (kind, b), (kind, c)], out, lambda x, y, z: x * y + z, ins)
+
+
+@handles("fma")
+def _fma(d: Decoder, ins: Instruction) -> Operation:
+    only(ins, "f16x2", "f32x2")
+    kind = type_of(ins)
+    if "f32x2" in ins:
+        return _packed_single(d, ins, lambda x, y, z: x * y + z)
+    if kind in ("f16", "f16x2"):
+        return _half(d, ins, lambda x, y, z: x * y + z)
+    sources = [(kind, text) for text in ins.operands[1:]]
+    if kind == "f64":
+        return computed(d, kind, sources, ins.operands[0], lambda x, y, z: x * y + z, ins)
+    return computed(
+        d, kind, sources, ins.operands[0], lambda x, y, z: x.astype(np.float64) * y + z.astype(np.float64), ins
+    )
+
+
+@handles("min", "max")
+def _extreme(d: Decoder, ins: Instruction) -> Operation:
+    only(ins, "NaN", "f16x2", "xorsign", "abs")
+    if "xorsign" in ins or "abs" in ins:
+        raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
+    kind, largest = type_of(ins), ins.parts[0] == "max"
+    function: Any = np.maximum if largest else np.minimum
+    if kind[0] == "f" and "NaN" not in ins:
+        function = np.fmax if largest else np.fmin
+    if kind in ("f16", "f16x2"):
+        return _half(d, ins, lambda *values: _fold(function, values))
+    if len(ins.operands) == 3:
+        return ufunc(d, ins, function, kind, ins.operands[1:], ins.operands[0])
+    sources = [(kind, text) for text in ins.operands[1:]]
+    return computed(d, kind, sources, ins.operands[0], lambda *values: _fold(function, values), ins)
+
+
+def _fold(function: Any, values: tuple[Array, ...]) -> Array:
+    result = values[0]
+    for value in values[1:]:
+        result = function(result, value)
+    return result
+
+
+@handles("and", "or", "xor")
+def _bitwise(d: Decoder, ins: Instruction) -> Operation:
+    only(ins)
+    if "pred" in ins:
+        rows, to = [d.row(text, 1) for text in ins.operands[1:]], d.out(ins.operands[0], 1)
+        function = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}[ins.parts[0]]
+
+        def run(path: Path) -> None:
+            r = path.r["pred"]
+            function(r[rows[0]], r[rows[1]], out=r[to], where=path.mask)
+
+        return run
+    return ufunc(d, ins, PLAIN[ins.parts[0]], type_of(ins), ins.operands[1:], ins.operands[0])
+
+
+@handles("not")
+def _not(d: Decoder, ins: Instruction) -> Operation:
+    if "pred" in ins:
+        row, to = d.row(ins.operands[1], 1), d.out(ins.operands[0], 1)
+        return lambda path: np.copyto(path.r["pred"][to], ~path.r["pred"][row], where=path.mask)
+    return ufunc(d, ins, np.bitwise_not, type_of(ins), ins.operands[1:], ins.operands[0])
+
+
+@handles("neg", "abs")
+def _sign(d: Decoder, ins: Instruction) -> Operation:
+    only(ins, "f16x2")
+    kind, function = type_of(ins), np.negative if ins.parts[0] == "neg" else np.abs
+    if kind in ("f16", "f16x2"):
+        return _half(d, ins, lambda a: function(a))
+    return ufunc(d, ins, function, kind, ins.operands[1:], ins.operands[0])
+
+
+@handles("shl", "shr")
+def _shift(d: Decoder, ins: Instruction) -> Operation:
+    kind = type_of(ins)
+    bits, left = int(kind[1:]), ins.parts[0] == "shl"
+    function = np.left_shift if left else np.right_shift
+    out, a, b = ins.operands
+    row = d.row(b, 32)
+    amount = d.constant(row, 32)
+    if amount is not None and amount < bits:
+        source, to, by = d.row(a, bits), d.out(out, bits), DTYPES[kind](amount)
+        return lambda path: function(path.r[kind][source], by, out=path.r[kind][to], where=path.mask)
+
+    def shift(x: Array, n: Array) -> Array:
+        whole = function(x, np.minimum(n, bits - 1).astype(x.dtype))
+        return whole if kind[0] == "s" else np.where(n < bits, whole, x.dtype.type(0))
+
+    return computed(d, kind, [(kind, a), ("u32", b)], out, shift, ins)
+
+
+@handles("shf")
+def _funnel(d: Decoder, ins: Instruction) -> Operation:
+    out, low, high, by = ins.operands
+    left, wrap = "l" in ins, "wrap" in ins
+
+    def shift(a: Array, b: Array, c: Array) -> Array:
+        n = ((c & np.uint32(31)) if wrap else np.minimum(c, 32)).astype(np.uint64)
+        both = b.astype(np.uint64) << np.uint64(32) | a
+        return (both << n) >> np.uint64(32) if left else both >> n
+
+    return computed(d, "u32", [("u32", low), ("u32", high), ("u32", by)], out, shift, ins)
+
+
+@handles("lop3")
+def _lop3(d: Decoder, ins: Instruction) -> Operation:
+    if len(ins.operands) != 5:
+        raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
+    out, a, b, c, table = ins.operands
+    bits = d.number(table)
+
+    def look_up(x: Array, y: Array, z: Array) -> Array:
+        result = np.zeros_like(x)
+        for index in range(8):
+            if bits >> index & 1:
+                result |= (x if index & 4 else ~x) & (y if index & 2 else ~y) & (z if index & 1 else ~z)
+        return result
+
+    return computed(d, "u32", [("u32", a), ("u32", b), ("u32", c)], out, look_up, ins)
+
+
+@handles("prmt")
+def _permute(d: Decoder, ins: Instruction) -> Operation:
+    if ins.parts[1] != "b32":
+        raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
+
+    def pick(a: Array, b: Array, selector: Array) -> Array:
+        both = b.astype(np.uint64) << np.uint64(32) | a
+        result = np.zeros_like(a)
+        for byte in range(4):
+            which = (selector >> np.uint32(4 * byte)) & np.uint32(15)
+            value = ((both >> (which & np.uint32(7)).astype(np.uint64) * np.uint64(8)) & np.uint64(255)).astype(
+                np.uint32
+            )
+            sign = np.where(value & np.uint32(128), np.uint32(255), np.uint32(0))
+            result |= np.where(which & np.uint32(8), sign, value) << np.uint32(8 * byte)
+        return result
+
+    out, a, b, c = ins.operands
+    return computed(d, "u32", [("u32", a), ("u32", b), ("u32", c)], out, pick, ins)
+
+
+@handles("bfe")
+def _extract(d: Decoder, ins: Instruction) -> Operation:
+    kind = type_of(ins)
+    bits = int(kind[1:])
+    out, a, start, length = ins.operands
+
+    def extract(x: Array, p: Array, n: Array) -> Array:
+        p, n = p & np.uint32(255), np.minimum(n & np.uint32(255), bits)
+        u = x.astype(np.uint64) if kind[0] == "u" else x.astype(np.int64).astype(np.uint64)
+        shifted = np.where(p < 64, u >> np.minimum(p, 63).astype(np.uint64), 0).astype(np.uint64)
+        ones = np.where(n < 64, (np.uint64(1) << np.minimum(n, 63).astype(np.uint64)) - np.uint64(1), ~np.uint64(0))
+        found = shifted & ones.astype(np.uint64)
+        if kind[0] == "s":
+            top = np.where(n > 0, (found >> (np.maximum(n, 1) - 1).astype(np.uint64)) & np.uint64(1), 0)
+            found = np.where(top > 0, found | ~ones.astype(np.uint64), found)
+        return found.astype(DTYPES[f"u{bits}"]).view(DTYPES[kind])
+
+    return computed(d, kind, [(kind, a), ("u32", start), ("u32", length)], out, extract, ins)
+
+
+@handles("bfi")
+def _insert(d: Decoder, ins: Instruction) -> Operation:
+    kind = type_of(ins)
+    bits = int(kind[1:])
+    out, a, b, start, length = ins.operands
+
+    def insert(x: Array, y: Array, p: Array, n: Array) -> Array:
+        p, n = (v.astype(np.uint64) & np.uint64(255) for v in (p, n))
+        ones = np.where(n < 64, (np.uint64(1) << np.minimum(n, 63).astype(np.uint64)) - np.uint64(1), ~np.uint64(0))
+        place = np.where(p < bits, ones.astype(np.uint64) << np.minimum(p, 63).astype(np.uint64), 0).astype(np.uint64)
+        moved = np.where(p < bits, x.astype(np.uint64) << np.minimum(p, 63).astype(np.uint64), 0).astype(np.uint64)
+        return (y.astype(np.uint64) & ~place) | (moved & place)
+
+    return computed(d, kind, [(kind, a), (kind, b), ("u32", start), ("u32", length)], out, insert, ins)
+
+
+@handles("popc", "clz", "brev")
+def _count(d: Decoder, ins: Instruction) -> Operation:
+    kind = type_of(ins)
+    bits = int(kind[1:])
+
+    def count(x: Array) -> Array:
+        ones = (x[:, None] >> np.arange(bits, dtype=x.dtype)) & x.dtype.type(1)
+        if ins.parts[0] == "popc":
+            return ones.sum(1).astype(np.uint32)
+        if ins.parts[0] == "brev":
+            back = ones[:, ::-1].astype(np.uint64) << np.arange(bits, dtype=np.uint64)
+            return back.sum(1).astype(x.dtype)
+        return np.where(ones.any(1), ones[:, ::-1].argmax(1), bits).astype(np.uint32)
+
+    out = kind if ins.parts[0] == "brev" else "u32"
+    return computed(d, out, [(kind, ins.operands[1])], ins.operands[0], count, ins)
+
+
+@handles("div", "rem")
+def _divide(d: Decoder, ins: Instruction) -> Operation:
+    only(ins)
+    kind = type_of(ins)
+    if kind[0] == "f":
+        return ufunc(d, ins, np.divide, kind, ins.operands[1:], ins.operands[0])
+    quotient = ins.parts[0] == "div"
+    sources = [(kind, text) for text in ins.operands[1:]]
+    if kind[0] == "u":
+        return ufunc(d, ins, np.floor_divide if quotient else np.remainder, kind, ins.operands[1:], ins.operands[0])
+
+    def truncated(x: Array, y: Array) -> Array:
+        unsigned = DTYPES[f"u{kind[1:]}"]
+        magnitude = (np.abs(x).view(unsigned) // np.abs(y).view(unsigned)).view(x.dtype)
+        whole = np.where((x < 0) != (y < 0), -magnitude, magnitude)
+        return whole if quotient else x - whole * y
+
+    return computed(d, kind, sources, ins.operands[0], truncated, ins)
+
+
+FUNCTIONS: dict[str, Callable[[Array], Array]] = {
+    "ex2": np.exp2, "lg2": np.log2, "rcp": np.reciprocal, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
+    "tanh": np.tanh, "sin": np.sin, "cos": np.cos,
+}  # fmt: skip
+
+
+@handles(*FUNCTIONS)
+def _function(d: Decoder, ins: Instruction) -> Operation:
+    only(ins, "f16x2")
+    kind, function = type_of(ins), FUNCTIONS[ins.parts[0]]
+    if kind in ("f16", "f16x2"):
+        return _half(d, ins, function)
+    if isinstance(function, np.ufunc):
+        return ufunc(d, ins, function, kind, ins.operands[1:], ins.operands[0])
+    return computed(d, kind, [(kind, ins.operands[1])], ins.operands[0], function, ins)
+
+
+# ── comparison ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+COMPARE: dict[str, Any] = {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+    "lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal, "neu": np.not_equal,
+    "equ": lambda a, b: ~((a < b) | (a > b)), "ltu": lambda a, b: ~(a >= b), "leu": lambda a, b: ~(a > b),
+    "gtu": lambda a, b: ~(a <= b), "geu": lambda a, b: ~(a < b), "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
+    "nan": lambda a, b: np.isnan(a) | np.isnan(b),
+}  # fmt: skip
+
+
+@handles("setp")
+def _set_predicate(d: Decoder, ins: Instruction) -> Operation:
+    kind = type_of(ins)
+    only(ins, *COMPARE, "and", "or", "xor")
+    compare = COMPARE[ins.parts[1]]
+    if ins.parts[1] == "ne" and kind[0] == "f":
+        compare = lambda a, b: (a < b) | (a > b)  # noqa: E731
+    both = ins.operands[0].split("|")
+    bits = int(kind[1:])
+    a, b = d.row(ins.operands[1], bits), d.row(ins.operands[2], bits)
+    combine, third, inverse = None, 0, False
+    if len(ins.operands) == 4:
+        combine = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}[ins.parts[2]]
+        inverse = ins.operands[3].startswith("!")
+        third = d.row(ins.operands[3].lstrip("!"), 1)
+    to, second = d.out(both[0], 1), (d.out(both[1], 1) if len(both) > 1 else None)
+
+    def run(path: Path) -> None:
+        r = path.r[kind]
+        result = compare(r[a], r[b])
+        opposite = ~result
+        predicates = path.r["pred"]
+        if combine is not None:
+            other = ~predicates[third] if inverse else predicates[third]
+            result, opposite = combine(result, other), combine(opposite, other)
+        np.copyto(predicates[to], result, where=path.mask)
+        if second is not None:
+            np.copyto(predicates[second], opposite, where=path.mask)
+
+    return run
+
+
+@handles("selp")
+def _select(d: Decoder, ins: Instruction) -> Operation:
+    kind = type_of(ins)
+    out, a, b, p = ins.operands
+    return computed(d, kind, [(kind, a), (kind, b), ("pred", p)], out, lambda x, y, q: np.where(q, x, y), ins)

@@ -1,0 +1,200 @@
+"""The registers of a wave of CTAs, and the paths that run through them.
+
+A wave is as many CTAs as run together. Its lanes lie as [warp, cta, lane], so that one warp of all CTAs, or neighbouring
+warps of all of them, are a slice. A path is a slice of lanes at one place of the program, with a mask where not all of them
+take part. Vector clocks (Lamport's order, one clock a warp and one for each agent that works asynchronously on its behalf)
+say which writes a warp has been told of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from faperf.emulator.barrier import Barriers
+    from faperf.emulator.decode import Program
+    from faperf.emulator.memory import Global, Local, Shared
+    from faperf.emulator.schedule import Scheduler, Wait
+
+WARP = 32
+Array = Any
+"""A numpy array; its functions say little that a type checker could hold them to."""
+Mask = Any
+"""True, or one bool a lane: what numpy takes as `where`."""
+
+DTYPES: dict[str, Any] = {
+    "pred": np.bool_, "u16": np.uint16, "s16": np.int16, "f16": np.float16, "u32": np.uint32, "s32": np.int32,
+    "f32": np.float32, "u64": np.uint64, "s64": np.int64, "f64": np.float64,
+}  # fmt: skip
+STORAGE: dict[int, Any] = {1: np.bool_, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+
+
+def bits_of(kind: str) -> int:
+    return 1 if kind == "pred" else int(kind[1:])
+
+
+class Views(dict[str, list[Array]]):
+    """The rows of a slice of lanes as any type: `views["f32"][row]`. Made when they are first asked for."""
+
+    def __init__(self, registers: dict[int, Array], start: int, stop: int) -> None:
+        super().__init__()
+        self._registers, self._slice = registers, slice(start, stop)
+
+    def __missing__(self, kind: str) -> list[Array]:
+        rows = list(self._registers[bits_of(kind)].view(DTYPES[kind])[:, self._slice])
+        self[kind] = rows
+        return rows
+
+
+class Wave:
+    """CTAs that run together, and all that belongs to them. `ctas` are their (x, y, z)."""
+
+    def __init__(
+        self, program: Program, ctas: Sequence[tuple[int, int, int]], grid: tuple[int, int, int],
+        block: tuple[int, int, int], memory: Global, smem: int,
+    ) -> None:  # fmt: skip
+        from faperf.emulator.barrier import Barriers
+        from faperf.emulator.memory import Local, Shared
+
+        self.program, self.ctas, self.grid, self.block = program, list(ctas), grid, block
+        self.threads = block[0] * block[1] * block[2]
+        self.warps = -(-self.threads // WARP)
+        count = len(self.ctas)
+        self.lanes = self.warps * count * WARP
+        flat = np.arange(self.lanes)
+        self.flat_warp = flat // WARP
+        self.cta = flat // WARP % count
+        self.warp = flat // WARP // count
+        self.tid = self.warp * WARP + flat % WARP
+        self.exists = self.tid < self.threads
+        self.exited = np.zeros(self.lanes, bool)
+        self.agents = 4 * self.warps + BARRIER_AGENTS
+        self.clocks = np.zeros((self.warps * count, self.agents), np.int32)
+        self.clocks[np.arange(self.warps * count), np.arange(self.warps * count) // count] = 1
+        self.async_clock = np.ones((self.warps * count, 4), np.int32)
+        self.memory = memory
+        self.shared: Shared = Shared(self, smem)
+        self.local: Local = Local(self)
+        self.barriers: Barriers = Barriers(self)
+        self.scheduler: Scheduler
+        self.extra: dict[str, Any] = {}
+        self.executed = 0
+        self._views: dict[tuple[int, int], Views] = {}
+        self.registers = {bits: np.zeros((rows, self.lanes), STORAGE[bits]) for bits, rows in program.rows.items()}
+        self._fill()
+
+    def _fill(self) -> None:
+        """Constants and special registers have rows of their own."""
+        for (bits, row), value in self.program.constants.items():
+            self.registers[bits][row] = np.array(value, np.uint64).astype(STORAGE[bits])
+        place = np.array(self.ctas)[self.cta]
+        tid, (bx, by, _) = self.tid, self.block
+        one_hot = np.uint32(1) << (np.arange(self.lanes) % WARP).astype(np.uint32)
+        special: dict[str, Any] = {
+            "%tid.x": tid % bx, "%tid.y": tid // bx % by, "%tid.z": tid // bx // by,
+            "%ntid.x": bx, "%ntid.y": by, "%ntid.z": self.block[2],
+            "%ctaid.x": place[:, 0], "%ctaid.y": place[:, 1], "%ctaid.z": place[:, 2],
+            "%nctaid.x": self.grid[0], "%nctaid.y": self.grid[1], "%nctaid.z": self.grid[2],
+            "%clusterid.x": place[:, 0], "%clusterid.y": place[:, 1], "%clusterid.z": place[:, 2],
+            "%nclusterid.x": self.grid[0], "%nclusterid.y": self.grid[1], "%nclusterid.z": self.grid[2],
+            "%cluster_ctaid.x": 0, "%cluster_ctaid.y": 0, "%cluster_ctaid.z": 0, "%cluster_ctarank": 0,
+            "%cluster_nctaid.x": 1, "%cluster_nctaid.y": 1, "%cluster_nctaid.z": 1, "%cluster_nctarank": 1,
+            "%is_explicit_cluster": 0, "%laneid": np.arange(self.lanes) % WARP, "%warpid": self.warp,
+            "%nwarpid": self.warps, "%lanemask_eq": one_hot, "%lanemask_lt": one_hot - np.uint32(1),
+            "%lanemask_le": one_hot * np.uint32(2) - np.uint32(1), "%smid": self.cta, "%nsmid": len(self.ctas),
+            "%lanemask_ge": ~(one_hot - np.uint32(1)), "%lanemask_gt": ~(one_hot * np.uint32(2) - np.uint32(1)),
+            "%dynamic_smem_size": self.shared.dynamic, "%total_smem_size": self.shared.size,
+        }  # fmt: skip
+        for (bits, row), name in self.program.specials.items():
+            self.registers[bits][row] = special[name]
+
+    def views(self, start: int, stop: int) -> Views:
+        if (start, stop) not in self._views:
+            self._views[start, stop] = Views(self.registers, start, stop)
+        return self._views[start, stop]
+
+    def name_of(self, lane: int) -> str:
+        """`warp 3 of CTA (1, 0, 0)` for a flat lane."""
+        return f"warp {self.warp[lane]} of CTA {self.ctas[int(self.cta[lane])]}"
+
+
+BARRIER_AGENTS = 32
+COPY, TENSOR, BULK = 1, 2, 3
+"""Agents of a warp, by `warps * kind + warp`: its cp.async, its MMAs, its bulk stores. After them one a TMA barrier."""
+
+SPECIALS = {
+    *(f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid",
+                                    "cluster_nctaid") for axis in "xyz"),
+    "%cluster_ctarank", "%cluster_nctarank", "%is_explicit_cluster", "%laneid", "%warpid", "%nwarpid", "%lanemask_eq",
+    "%lanemask_lt", "%lanemask_le", "%lanemask_gt", "%lanemask_ge", "%smid", "%nsmid", "%dynamic_smem_size",
+    "%total_smem_size",
+}  # fmt: skip
+
+
+@dataclass
+class Join:
+    """Where paths meet again: at block `at`, once `missing` of them have come or ended. `came` are the lanes that wait."""
+
+    at: int
+    outer: Join | None
+    missing: int
+    came: list[Array] = field(default_factory=list)
+    home: list[Path] = field(default_factory=list)
+
+
+class Path:
+    """Lanes `start` … `stop`-1 of a wave at block `pc`, those of `mask`; `r` are their registers."""
+
+    __slots__ = ("cache", "join", "mask", "pc", "r", "start", "stop", "wait", "warps", "wave")
+
+    def __init__(self, wave: Wave, lanes: Array, pc: int, join: Join | None) -> None:
+        """`lanes` are flat and ascending."""
+        self.wave, self.pc, self.join = wave, pc, join
+        self.start = int(lanes[0]) // WARP * WARP
+        self.stop = (int(lanes[-1]) // WARP + 1) * WARP
+        self.r = wave.views(self.start, self.stop)
+        self.mask: Mask = True
+        if len(lanes) < self.stop - self.start:
+            self.mask = np.zeros(self.stop - self.start, bool)
+            self.mask[lanes - self.start] = True
+        self.warps = len(np.unique(lanes // WARP))
+        self.wait: Wait | None = None
+        self.cache: dict[Any, Any] = {}
+
+    def lanes(self) -> Array:
+        """The flat lanes that take part."""
+        if self.mask is True:
+            return np.arange(self.start, self.stop)
+        return np.flatnonzero(self.mask) + self.start
+
+    def pick(self, row: Array) -> Array:
+        """Those elements of a row (or of any array by lane of the slice) that take part."""
+        return row if self.mask is True else row[self.mask]
+
+    def put(self, row: Array, values: Array) -> None:
+        """Write one value for each lane that takes part."""
+        if self.mask is True:
+            row[...] = values
+        else:
+            row[self.mask] = values
+
+    @property
+    def flat_warps(self) -> Array:
+        """The flat warp of each lane that takes part."""
+        return self.pick(self.wave.flat_warp[self.start : self.stop])
+
+    @property
+    def ctas(self) -> Array:
+        return self.pick(self.wave.cta[self.start : self.stop])
+
+    def whole_warps(self) -> bool:
+        """No lane of its warps is elsewhere, those that have exited or never were aside."""
+        if self.mask is True:
+            return True
+        there = self.mask | ~self.wave.exists[self.start : self.stop] | self.wave.exited[self.start : self.stop]
+        in_warp = there.reshape(-1, WARP)
+        return bool((in_warp.all(1) | ~self.mask.reshape(-1, WARP).any(1)).all())

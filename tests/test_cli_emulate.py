@@ -1,0 +1,82 @@
+"""`faperf run` and `faperf emulate` on a machine without a GPU."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from faperf.history import History
+from faperf.record import Check
+from tests.conftest import REPOSITORY, Cli, UserProject, cli_in
+
+pytestmark = pytest.mark.compile
+
+
+@pytest.fixture
+def emulated(user: UserProject) -> Cli:
+    """The project with v12 beside t1, which computes nothing that is right, and emulation not turned off."""
+    for name in ("v12.cu", "ptx.cuh"):
+        shutil.copy(REPOSITORY / "kernels" / name, user.root / "kernels" / name)
+    manifest = (REPOSITORY / "manifests" / "v12.yaml").read_text(encoding="utf-8")
+    user.write("manifests/v12.yaml", manifest.replace("[published, lengths]", "[published]"))
+    user.write("manifests/workloads.yaml", (REPOSITORY / "manifests" / "workloads.yaml").read_text(encoding="utf-8"))
+    user.edit("manifests/t1.yaml", "workloads: [tiny]", "workloads: [published]")
+    (user.root / "pyproject.toml").unlink()
+    user.commit()
+    return cli_in(user.root)
+
+
+def test_run_verifies_without_a_gpu_and_once(emulated: Cli, user: UserProject) -> None:
+    first = emulated("run", "v12", "--target", "sm_103a")
+    assert first.exit_code == 0, first.output
+    assert "emulated: right" in first.stdout
+    run = History(user.project).newest_run(user.git("rev-parse", "HEAD"))
+    assert run is not None
+    checks = [found for found in History(user.project).records_of(run.id) if isinstance(found, Check)]
+    assert {check.by for check in checks} == {"emulator"}
+    assert {check.distribution for check in checks} == {"normal", "growing", "peaked", "large", "ones"}
+    assert {check.schedule for check in checks} == {"lockstep", "lazy", "random"}
+    assert all(check.shape["S"] in (64, 192) for check in checks)
+    kept = {path.name: path.stat().st_mtime_ns for path in (user.root / ".faperf" / "emulated").iterdir()}
+    assert emulated("run", "v12", "--target", "sm_103a", "--again").exit_code == 0
+    assert {path.name: path.stat().st_mtime_ns for path in (user.root / ".faperf" / "emulated").iterdir()} == kept
+    assert "Emulated: right" in emulated("show", "v12").stdout
+    assert user.git("status", "--porcelain") == ""
+
+
+def test_wrong_in_emulation_is_wrong(emulated: Cli, user: UserProject) -> None:
+    user.edit("kernels/v12.cu", "cp_async_wait<2>();", "cp_async_wait<3>();")
+    answer = emulated("run", "v12", "--target", "sm_103a")
+    assert answer.exit_code == 5
+    assert "missing wait" in answer.stderr
+    assert "kernels/v12.cu:169" in answer.stderr
+    assert "emulated: WRONG" in answer.stdout
+    assert emulated("emulate", "v12", "--schedule", "lockstep", "--distribution", "normal").exit_code == 5
+
+
+def test_what_cannot_be_emulated_holds_nothing_up(emulated: Cli, user: UserProject) -> None:
+    user.edit("kernels/v12.cu", "    const int tiles =", "    if (clock() == 7) return;\n    const int tiles =")
+    answer = emulated("run", "v12", "--target", "sm_103a")
+    assert answer.exit_code == 0, answer.output
+    assert "not emulated" in answer.stdout
+    assert "clock" in answer.output
+
+
+def test_no_gpu_and_the_project_can_turn_it_off(emulated: Cli, user: UserProject) -> None:
+    assert "emulated" not in emulated("run", "v12", "--no-gpu").stdout
+    user.write("pyproject.toml", "[tool.faperf]\nemulate = false\n")
+    assert "emulated" not in emulated("run", "v12").stdout
+
+
+def test_emulate_looks_closer(emulated: Cli, tmp_path: Path) -> None:
+    answer = emulated("emulate", "v12", "--schedule", "lockstep", "--distribution", "normal")
+    assert answer.exit_code == 0, answer.output
+    assert answer.stdout.count("right, relative L2") == 2
+    traced = emulated("emulate", "v12", "--schedule", "lockstep", "--distribution", "normal", "--trace")
+    assert "mma.sync.aligned.m16n8k16" in traced.stdout
+    assert "kernels/v12.cu:" in traced.stdout
+    for wrong in (("--distribution", "x"), ("--workload", "x")):
+        assert emulated("emulate", "v12", *wrong).exit_code == 2
+    assert emulated("emulate", "nope").exit_code == 2
