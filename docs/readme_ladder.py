@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
-MEASURED_COMMIT = "d3757950a7fa"
+MEASURED_COMMIT = "6c4857afe74c"
 
 
 def faperf(project: Path, *arguments: str) -> str:
