@@ -677,3 +677,50 @@ def test_a_gate_records_nothing_but_builds(faperf: Cli, branch: UserProject) -> 
     before = sorted(branch.root.glob(".faperf/history/*/*.jsonl"))
     assert faperf("gate").exit_code == 0
     assert sorted(branch.root.glob(".faperf/history/*/*.jsonl")) == before
+
+
+TWO_WAYS = """\
+// What it computes depends on its source and on its compiler.
+#ifndef NEWER
+#define NEWER 0
+#endif
+extern "C" __global__ void copy(const float* Q, float* O, int S) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < S) O[i] = Q[i] * ({factor} + 16 * NEWER);
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("new_source", "new_compiler", "both", "cause"),
+    [
+        (1.1, 1.0, 1.1, "the source"),
+        (1.0, 1.1, 1.1, "the toolchain"),
+        (1.1, 1.1, 1.2, "the source and the toolchain"),
+        (1.0, 1.0, 1.1, "the source and the toolchain together, neither alone"),
+    ],
+)
+def test_what_is_slower_is_timed_in_all_four_combinations(
+    host: Host, tmp_path: Path, toolchain: Toolchain, new_source: float, new_compiler: float, both: float, cause: str
+) -> None:
+    host.user.write("kernels/t2.cu", TWO_WAYS.format(factor="2.0f"))
+    host.user.commit("t2 by both")
+    host.user.write("kernels/t2.cu", TWO_WAYS.format(factor="3.0f"))
+    host.user.commit("another factor")
+    compilers = [str(toolchain.nvcc)]
+    version = f"{toolchain.nvcc} --version | sed s/V{toolchain.identity.nvcc}/V99.3.3/"
+    body = f'case "$*" in *--version*) {version}; exit ;; esac\nexec {toolchain.nvcc} -DNEWER=1 "$@"'
+    compilers.append(str(script(tmp_path / "newer" / "nvcc", body)))
+    keys = []
+    for compiler in compilers:
+        answer = host("gate", "t2", "--baseline", "HEAD~1", "--no-gpu", "--nvcc", compiler, "--format", "json")
+        keys += [rows(answer)["t2"]["old_build"], rows(answer)["t2"]["new_build"]]
+    assert len(set(keys)) == 4
+    fake_gpu.plan(
+        host.folder, **dict(zip(keys, [{"ms": ms} for ms in (1.0, new_source, new_compiler, both)], strict=True))
+    )
+    asked = [option for compiler in compilers for option in ("--toolchain", compiler)]
+    answer = host("gate", "t2", "--baseline", "HEAD~1", *asked, "--format", "json")
+    row = rows(answer)["t2"]
+    assert (answer.exit_code, row["verdict"], row["cause"]) == (3, "SLOWER", cause)
+    assert row["regressions"][0]["amount"] == pytest.approx(both - 1)
