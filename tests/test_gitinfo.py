@@ -384,7 +384,7 @@ def test_export(project: UserProject, tmp_path: Path) -> None:
 
     assert files(tree) == {
         "kernels/t1.cu", "kernels/common.cuh", "kernels/history/x.cuh", "manifests/t1.yaml", "manifests/workloads.yaml",
-        "history-of-ideas.txt",
+        "history-of-ideas.txt", "pyproject.toml",
     }  # fmt: skip
     assert (tree / "kernels/t1.cu").read_text() == wanted
     assert (project.root / "kernels/t1.cu").read_text() == "not committed\n"
