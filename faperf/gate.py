@@ -17,7 +17,7 @@ from faperf.building import Outcome, Selection, Step, Workshop
 from faperf.comparison import DiffRow, GateReport, GateRow, Measured, Regression, diff
 from faperf.errors import CompileError, FaperfError, HistoryError, ManifestError, SelectionError
 from faperf.figures import informed, silicon_of
-from faperf.harness import NOWHERE, Wish, build_tree, run_commit
+from faperf.harness import NOWHERE, Wish, build_tree, emulate, run_commit
 from faperf.history import write_atomically
 from faperf.job import Job, Task
 from faperf.judge import (
@@ -66,6 +66,7 @@ class Ask:
     pinned: str | None = None
     workloads: tuple[str, ...] = ()
     require_measured: bool = False
+    emulate: bool = False
     trusted_config: bool = False
     budget_s: float = Protocol().budget_s
     timed: bool = True
@@ -128,6 +129,11 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
     changed = {(row.version, row.target) for row in rows if row.verdict is Verdict.UNMEASURED}
     partners = {BASELINE: old, **({PINNED: pinned} if pinned else {})}
     found = measure(workshop, new, partners, changed, ask, config, limits, here, foreseeing=True)
+    if ask.emulate and config.emulate:
+        added = {(row.version, row.target) for row in rows if row.verdict is Verdict.NEW}
+        fresh = [step for step in new.steps if (step[0].id, step[1]) in changed | added]
+        gpu = here.gpu if here.reason is None else None
+        emulate(shops[-1], new.manifests, new.outcome, fresh, gpu, lambda check: None)
     judge = _Judge(workshop, old, new, pinned, ask, limits, found)
     judged = [gate_row for row in rows for gate_row in judge.rows(row)]
     if len(shops) == 2:
@@ -351,6 +357,9 @@ class _Judge:
             if timing.pair(BASELINE) is None:
                 notes.append("not timed against the baseline, whose result is wrong")
         wrong = self._wrong(place, workload)
+        entry = self.new.outcome.run.entry(*place)
+        if entry is not None and entry.emulated is not None:  # no GPU here ran it
+            (wrong if entry.emulated.startswith("WRONG") else notes).append(_emulated(entry.emulated))
         drifted = since.time if since and drift is Verdict.SLOWER else None
         regressions = self._regressions(row, place, workload, timing, verdict, drifted)
         undecided = {Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE} & {verdict, drift}
@@ -538,6 +547,10 @@ class _Judge:
 
 def _only(budgets: Budgets, name: str) -> Budgets:
     return Budgets(**{name: getattr(budgets, name)})
+
+
+def _emulated(words: str) -> str:
+    return words if words.startswith("not emulated") else f"emulated: {words}"
 
 
 def _up(amount: float) -> float:

@@ -57,7 +57,7 @@ def run_tree(workshop: Workshop, selection: Selection, wish: Wish, here: Here = 
     if here.gpu is not None and outcome.run.unmeasured is None:
         _measure(workshop, manifests, outcome, steps, wish, here.gpu, before, here.worker)
     if wish.emulate and workshop.project.config.emulate:
-        _emulate(workshop, manifests, outcome, steps, here.gpu)
+        emulate(workshop, manifests, outcome, steps, here.gpu, workshop.history.append)
     outcome.run = carry_figures(outcome.run, before, workshop.history.same_code)
     _record(workshop, outcome)
     return outcome
@@ -266,10 +266,15 @@ def _measure(
     outcome.wrong = any(isinstance(f, Check) and not f.ok for f in kept)
 
 
-def _emulate(
-    workshop: Workshop, manifests: Manifests, outcome: Outcome, steps: Sequence[Step], gpu: Gpu | None
+def emulate(
+    workshop: Workshop,
+    manifests: Manifests,
+    outcome: Outcome,
+    steps: Sequence[Step],
+    gpu: Gpu | None,
+    found: Callable[[Check], None],
 ) -> None:
-    """Verify on the CPU what `gpu` does not run, and enter what it comes to into the run."""
+    """Verify on the CPU what `gpu` does not run, and enter what it comes to into the run. `found` gets each check."""
     from faperf.emulating import verify  # numpy is for those who emulate
 
     operations = load_operations(workshop.project.config.operations)
@@ -290,7 +295,7 @@ def _emulate(
                 said = f"not emulated: {verdict.refused}"
                 workshop.progress.say(f"{entry.version} for {entry.target}: {said}")
                 break
-            workshop.history.append(verdict.check)
+            found(verdict.check)
             if not verdict.check.ok:
                 said = f"WRONG on {verdict.check.distribution}, {verdict.check.workload}: {verdict.check.failure}"
                 workshop.progress.say(f"{entry.version} for {entry.target}: {said} (emulated)")

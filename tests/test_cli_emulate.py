@@ -56,6 +56,20 @@ def test_wrong_in_emulation_is_wrong(emulated: Cli, user: UserProject) -> None:
     assert emulated("emulate", "v12", "--schedule", "lockstep", "--distribution", "normal").exit_code == 5
 
 
+def test_the_gate_emulates_what_changed(emulated: Cli, user: UserProject) -> None:
+    """A wait that is dropped makes no static difference; t1, which computes nothing that is right, has not changed."""
+    user.edit("kernels/v12.cu", "cp_async_wait<2>();", "cp_async_wait<3>();")
+    user.commit("one wait less")
+    answer = emulated("gate", "--baseline", "HEAD~1", "--target", "sm_103a")
+    assert answer.exit_code == 5, answer.output
+    assert "missing wait" in answer.stdout
+    assert emulated("gate", "--baseline", "HEAD~1", "--target", "sm_103a", "--no-gpu").exit_code == 0
+    user.edit("kernels/v12.cu", "cp_async_wait<3>();", "cp_async_wait<1>();")  # more than is needed
+    answer = emulated("gate", "--baseline", "HEAD~1", "--target", "sm_103a")
+    assert answer.exit_code == 0, answer.output
+    assert "emulated: right" in answer.stdout
+
+
 def test_what_cannot_be_emulated_holds_nothing_up(emulated: Cli, user: UserProject) -> None:
     user.edit("kernels/v12.cu", "    const int tiles =", "    if (clock() == 7) return;\n    const int tiles =")
     answer = emulated("run", "v12", "--target", "sm_103a")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--workload", "workloads", multiple=True, metavar="NAME", help="Measure on this workload; may be repeated."
 )
-@click.option("--no-gpu", is_flag=True, help="Static facts alone, even where a GPU is.")
+@click.option("--no-gpu", is_flag=True, help="Static facts alone: neither measure nor emulate.")
 @click.option("--require", type=click.Choice(["measured"]), help="Throughput that was not measured is inconclusive.")
 @click.option(
     "--inconclusive",
@@ -110,6 +110,7 @@ def gate(
             pinned=pinned,
             workloads=workloads,
             require_measured=require is not None,
+            emulate=not no_gpu,
             trusted_config=trusted_config,
             toolchains=chosen if len(chosen) == 2 else (),
             budget_s=budget_s or Ask.budget_s,
