@@ -28,7 +28,7 @@ from faperf.device import find_gpu
 from faperf.gate import BASELINE, pooled, protocol_for
 from faperf.history import new_run_id, now, write_atomically
 from faperf.job import Job, Side, Task
-from faperf.judge import Thresholds, Verdict, judge_pair, thresholds_from
+from faperf.judge import UNDECIDED, Thresholds, Verdict, judge_pair, thresholds_from
 from faperf.measuring import the_card
 from faperf.operations import BUILT_IN
 from faperf.project import Project
@@ -38,7 +38,6 @@ from faperf.worker import ENVIRONMENT, Bench, Verify
 
 AS_IT_IS = "as it is"
 STATES = (AS_IT_IS, State.IDLE.value, State.HOT.value)
-UNDECIDED = (Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE)
 
 
 class Case(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from faperf.gate import BASELINE, Ask, Evidence, Place, Tree, measure, tree_at
 from faperf.harness import NOWHERE, run_commit
 from faperf.history import write_atomically
 from faperf.judge import (
+    UNDECIDED,
     Finding,
     Rule,
     Severity,
@@ -40,7 +41,7 @@ from faperf.worker import Here
 if TYPE_CHECKING:
     from faperf.gitinfo import Repository
 
-UNDECIDED = (Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE, Verdict.UNMEASURED)
+UNJUDGED = (*UNDECIDED, Verdict.UNMEASURED)
 FOLDER = "bisect"
 """Under `.faperf/`: the SASS diffs that were found."""
 
@@ -279,9 +280,8 @@ class _Bisector:
             timed=self.metric is Metric.TIME,
             sharing=1 + halvings(self.last - 1),
         )
-        config = self.workshop.project.config
         partners = {BASELINE: self._good_tree}
-        found = measure(self.workshop, tree, partners, {self.place}, ask, config, self.limits, self.here)
+        found = measure(self.workshop, tree, partners, {self.place}, ask, self.limits, self.here)
         if found.job is None:
             return Judgement(fate=Fate.SKIPPED, why=found.unmeasured or "nothing was measured")
         name = f"{self.place[0]}@{self.place[1]}"
@@ -310,7 +310,7 @@ class _Bisector:
         for workload in self.workloads:
             timing = found.timings[(*self.place, workload.name)]
             verdict = judge_pair(timing, BASELINE, self.limits, found.comparisons)
-            fate = Fate.WORSE if verdict is Verdict.SLOWER else Fate.SKIPPED if verdict in UNDECIDED else Fate.FINE
+            fate = Fate.WORSE if verdict is Verdict.SLOWER else Fate.SKIPPED if verdict in UNJUDGED else Fate.FINE
             pair = timing.pair(BASELINE)
             judged.append(
                 Judgement(

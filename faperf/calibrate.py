@@ -17,7 +17,7 @@ from faperf.gate import BASELINE, pooled, protocol_for
 from faperf.harness import Wish, build_tree
 from faperf.history import now
 from faperf.job import Job
-from faperf.judge import Thresholds, Verdict, judge_pair, thresholds_from
+from faperf.judge import UNDECIDED, Thresholds, Verdict, judge_pair, thresholds_from
 from faperf.measuring import Found, against, job_of, perform
 from faperf.operations import BUILT_IN, load_operations
 from faperf.power import budget_for, instances_for, smallest_change, spread_of
@@ -26,7 +26,6 @@ from faperf.worker import Here
 
 GATES = 20
 ALARMS = (Verdict.SLOWER, Verdict.FASTER)
-UNDECIDED = (Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE)
 Place = tuple[str, str]
 """(side, workload)."""
 

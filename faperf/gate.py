@@ -22,6 +22,7 @@ from faperf.history import write_atomically
 from faperf.job import Job, Task
 from faperf.judge import (
     TIME,
+    UNDECIDED,
     Cause,
     Finding,
     Severity,
@@ -42,7 +43,7 @@ from faperf.manifest import Accepted, Budgets, Manifests, Version, load_manifest
 from faperf.measuring import SEED, Found, against, job_of, perform
 from faperf.operations import BUILT_IN, load_operations
 from faperf.power import foresee
-from faperf.project import Config, Project
+from faperf.project import Project
 from faperf.record import Check, Interval, Pair, Protocol, Timing
 from faperf.toolchain import Toolchain
 from faperf.worker import Here
@@ -104,14 +105,18 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
     repository = workshop.repository
     if repository is None:
         raise SelectionError("there is no git repository here, so there is no baseline")
-    commit = repository.resolve(ask.baseline) if ask.baseline else repository.baseline(_config(workshop).default_branch)
+    commit = (
+        repository.resolve(ask.baseline)
+        if ask.baseline
+        else repository.baseline(workshop.project.config.default_branch)
+    )
     if ask.trusted_config:  # from here on, and for whatever code it names
         trusted = workshop.commit_tree(commit)
         workshop = dataclasses.replace(
             workshop, project=dataclasses.replace(workshop.project, trusted=Project(trusted).config)
         )
         sys.path.insert(0, str(trusted))
-    config = _config(workshop)
+    config = workshop.project.config
     ask = dataclasses.replace(ask, pinned=ask.pinned or config.pinned)
     pin = repository.resolve(ask.pinned) if ask.pinned else None
     shops = [dataclasses.replace(workshop, toolchain=toolchain) for toolchain in ask.toolchains] or [workshop]
@@ -128,7 +133,7 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
     rows = [row for row in rows if (row.version, row.target) in asked]
     changed = {(row.version, row.target) for row in rows if row.verdict is Verdict.UNMEASURED}
     partners = {BASELINE: old, **({PINNED: pinned} if pinned else {})}
-    found = measure(workshop, new, partners, changed, ask, config, limits, here, foreseeing=True)
+    found = measure(workshop, new, partners, changed, ask, limits, here, foreseeing=True)
     if ask.emulate and config.emulate:
         added = {(row.version, row.target) for row in rows if row.verdict is Verdict.NEW}
         fresh = [step for step in new.steps if (step[0].id, step[1]) in changed | added]
@@ -137,7 +142,7 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
     judge = _Judge(workshop, old, new, pinned, ask, limits, found)
     judged = [gate_row for row in rows for gate_row in judge.rows(row)]
     if len(shops) == 2:
-        judged = _attributed(shops, commit, selection, old, new, judged, ask, config, limits, here)
+        judged = _attributed(shops, commit, selection, old, new, judged, ask, limits, here)
     trees = [old, new, *([pinned] if pinned else [])]
     failed = list(dict.fromkeys(str(error) for tree in trees for error in tree.outcome.failures if _ours(error)))
     report = GateReport(
@@ -171,10 +176,6 @@ def last_report(project: Project) -> GateReport:
 def _ours(error: FaperfError) -> bool:
     """Whether a build failed for no reason of its version's: a full disk, a compiler that does not run."""
     return not isinstance(error, CompileError | ManifestError)
-
-
-def _config(workshop: Workshop) -> Config:
-    return workshop.project.config
 
 
 def _working_tree(workshop: Workshop, selection: Selection, ask: Ask) -> Tree:
@@ -216,7 +217,6 @@ def measure(
     partners: dict[str, Tree],
     changed: set[Place],
     ask: Ask,
-    config: Config,
     limits: Thresholds,
     here: Here,
     *,
@@ -230,7 +230,7 @@ def measure(
     found = Evidence(unmeasured=here.reason)
     if gpu is None or here.reason is not None or not changed:
         return found
-    operations = load_operations(config.operations)
+    operations = load_operations(workshop.project.config.operations)
 
     def job_for(tree: Tree) -> Job:
         steps = [step for step in tree.steps if (step[0].id, step[1]) in changed and gpu.runs(step[1])]
@@ -283,7 +283,7 @@ def _undecided(job: Job, task: Task, found: Evidence, limits: Thresholds) -> boo
     side = job.side(task.side)
     timing = found.timings.get((side.version, side.target, task.workload))
     verdicts = [judge_pair(timing, role, limits, found.comparisons) for role in task.partners] if timing else []
-    return any(verdict in (Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE) for verdict in verdicts)
+    return any(verdict in UNDECIDED for verdict in verdicts)
 
 
 def pooled(first: Timing, second: Timing) -> Timing:
@@ -362,7 +362,7 @@ class _Judge:
             (wrong if entry.emulated.startswith("WRONG") else notes).append(_emulated(entry.emulated))
         drifted = since.time if since and drift is Verdict.SLOWER else None
         regressions = self._regressions(row, place, workload, timing, verdict, drifted)
-        undecided = {Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE} & {verdict, drift}
+        undecided = {verdict, drift} & set(UNDECIDED)
         if verdict is Verdict.BROKEN or wrong:
             status = Status.WRONG
         elif error:
@@ -584,7 +584,6 @@ def _attributed(
     new: Tree,
     rows: list[GateRow],
     ask: Ask,
-    config: Config,
     limits: Thresholds,
     here: Here,
 ) -> list[GateRow]:
@@ -596,8 +595,8 @@ def _attributed(
     old_with_new = tree_at(shops[1], commit, selection, recorded=False)
     if ask.trusted_config:
         new_with_old = _distrusted(new_with_old, old)
-    by_source = _Effect(shops[1], old, new_with_old, worse, ask, config, limits, here)
-    by_toolchain = _Effect(shops[1], old, old_with_new, worse, ask, config, limits, here)
+    by_source = _Effect(shops[1], old, new_with_old, worse, ask, limits, here)
+    by_toolchain = _Effect(shops[1], old, old_with_new, worse, ask, limits, here)
 
     def cause(row: GateRow) -> Cause | None:
         place = (row.version, row.target)
@@ -624,14 +623,13 @@ class _Effect:
         new: Tree,
         worse: set[Place],
         ask: Ask,
-        config: Config,
         limits: Thresholds,
         here: Here,
     ) -> None:
         builds = old.outcome.builds | new.outcome.builds
         rows = [r for r in diff(old.outcome.run, new.outcome.run, builds, limits) if (r.version, r.target) in worse]
         changed = {(row.version, row.target) for row in rows if row.verdict is Verdict.UNMEASURED}
-        found = measure(workshop, new, {BASELINE: old}, changed, ask, config, limits, here)
+        found = measure(workshop, new, {BASELINE: old}, changed, ask, limits, here)
 
         judge = _Judge(workshop, old, new, None, ask, limits, found)
         self._rows = [judged for row in rows for judged in judge.rows(row)]

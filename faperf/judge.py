@@ -36,6 +36,10 @@ class Verdict(enum.StrEnum):
     INCOMPARABLE = "INCOMPARABLE"
 
 
+UNDECIDED = (Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE)
+"""The verdicts of a look at a pair that a second look may decide: nothing sure was seen, or the look was void."""
+
+
 class Severity(enum.StrEnum):
     """REGRESSION fails a comparison; WARNING is a sign that often goes with one; GAIN is the other direction."""
 

@@ -218,9 +218,9 @@ def load_manifests(project: Project) -> Manifests:
         where = project.relative(path)
         try:
             if path.name == WORKLOADS:
-                workloads = {w.name: w for w in _expand(_decode(path, where, _Workloads))}
+                workloads = {w.name: w for w in _expand(decode_yaml(path, where, _Workloads))}
                 continue
-            version = _decode(path, where, Version)
+            version = decode_yaml(path, where, Version)
             _check_version(version, path, where)
             versions[version.id] = version
         except ManifestError as error:
@@ -275,10 +275,6 @@ def _check_version(version: Version, path: Path, where: str) -> None:
 
 def decode_yaml(path: Path, where: str, kind: type[T]) -> T:
     """A YAML file as the msgspec type `kind`; errors name line and key. Raises ManifestError."""
-    return _decode(path, where, kind)
-
-
-def _decode(path: Path, where: str, kind: type[T]) -> T:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -68,6 +68,14 @@ workloads:
 """
 
 
+TINY_AND_LENGTHS = f"""\
+{WORKLOADS}\
+  lengths:
+    operation: attention_forward
+    shape: {{B: 1, H: 2, S: [64, 256], D: 64}}
+"""
+
+
 @dataclass
 class UserProject:
     """A project in a temporary directory, changed as a user would: by writing files and committing them."""

@@ -20,21 +20,10 @@ from click.testing import CliRunner
 from faperf.cli import cli
 from faperf.toolchain import Toolchain
 from tests import fake_gpu
-from tests.conftest import Answer, UserProject, cli_in
+from tests.conftest import TINY_AND_LENGTHS, Answer, UserProject, cli_in
 from tests.fake_gpu import log, timed
 
 pytestmark = pytest.mark.compile
-
-WORKLOADS = """\
-schema: 1
-workloads:
-  tiny:
-    operation: attention_forward
-    shape: {B: 1, H: 2, S: 128, D: 64}
-  lengths:
-    operation: attention_forward
-    shape: {B: 1, H: 2, S: [64, 256], D: 64}
-"""
 
 
 @dataclass
@@ -73,7 +62,7 @@ def template(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, toolc
     folder = tmp_path_factory.mktemp("template")
     user = UserProject(folder / "project")
     user.write("pyproject.toml", "[tool.faperf]\nemulate = false\n")  # its kernels compute nothing that is right
-    user.write("manifests/workloads.yaml", WORKLOADS)
+    user.write("manifests/workloads.yaml", TINY_AND_LENGTHS)
     user.version("t1")
     user.version("t2", "t1", factor="3.0f")
     user.project.make_state()

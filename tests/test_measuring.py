@@ -42,22 +42,11 @@ from faperf.operations import BUILT_IN
 from faperf.record import Check, Run, Timing
 from faperf.worker import FaultError, Ready, blank_check, launch_of
 from tests import facts
-from tests.conftest import REPOSITORY, UserProject
+from tests.conftest import REPOSITORY, TINY_AND_LENGTHS, UserProject
 from tests.fake_gpu import timing as canned
 
 DISTRIBUTIONS = ("normal", "growing", "ones")
 OTHER_SHAPE = {"B": 2, "H": 1, "S": 128, "D": 64}
-
-WORKLOADS = """\
-schema: 1
-workloads:
-  tiny:
-    operation: attention_forward
-    shape: {B: 1, H: 2, S: 128, D: 64}
-  lengths:
-    operation: attention_forward
-    shape: {B: 1, H: 2, S: [64, 256], D: 64}
-"""
 
 
 def timing(job: Job, task: Task, **changes: Any) -> Timing:
@@ -76,7 +65,7 @@ def check(job: Job, task: Task, distribution: str = "normal", **changes: Any) ->
 @pytest.fixture
 def manifests(bare: UserProject) -> Manifests:
     """t1 ← t2 ← t3; t3 has a target and a workload that its parent lacks; t4's parent has no manifest."""
-    bare.write("manifests/workloads.yaml", WORKLOADS)
+    bare.write("manifests/workloads.yaml", TINY_AND_LENGTHS)
     for name, parent in (("t1", None), ("t2", "t1"), ("t3", "t2"), ("t4", "t0")):
         bare.version(name, parent)
     bare.edit("manifests/t3.yaml", "workloads: [tiny]", "workloads: [tiny, lengths]")

@@ -16,15 +16,15 @@ from faperf.cli.shared import (
     open_project,
     progress_shown,
     say_warnings,
+    targets_option,
+    workloads_option,
 )
 
 
 @click.command()
 @click.argument("versions", nargs=-1)
-@click.option("--target", "targets", multiple=True, metavar="SM", help="Only this target (sm_90a); may be repeated.")
-@click.option(
-    "--workload", "workloads", multiple=True, metavar="NAME", help="Measure on this workload; may be repeated."
-)
+@targets_option
+@workloads_option
 @click.option(
     "--gates", type=click.IntRange(min=2), default=20, show_default=True, help="So many of each version and workload."
 )

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from faperf.cli.shared import format_option, jobs_option, nvcc_option, open_project, progress_shown, say_warnings
+from faperf.cli.shared import (
+    format_option,
+    jobs_option,
+    nvcc_option,
+    open_project,
+    progress_shown,
+    say_warnings,
+    targets_option,
+    workloads_option,
+)
 
 if TYPE_CHECKING:
     import datetime
@@ -27,10 +36,8 @@ if TYPE_CHECKING:
     metavar="REF",
     help="Compare with this commit too (a release): small losses add up. Or pyproject's pinned.",
 )
-@click.option("--target", "targets", multiple=True, metavar="SM", help="Only this target (sm_103a); may be repeated.")
-@click.option(
-    "--workload", "workloads", multiple=True, metavar="NAME", help="Measure on this workload; may be repeated."
-)
+@targets_option
+@workloads_option
 @click.option("--no-gpu", is_flag=True, help="Static facts alone: neither measure nor emulate.")
 @click.option("--require", type=click.Choice(["measured"]), help="Throughput that was not measured is inconclusive.")
 @click.option(

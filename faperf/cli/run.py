@@ -20,6 +20,8 @@ from faperf.cli.shared import (
     progress_shown,
     say_broken,
     say_warnings,
+    targets_option,
+    workloads_option,
 )
 
 if TYPE_CHECKING:
@@ -30,10 +32,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("versions", nargs=-1)
-@click.option("--target", "targets", multiple=True, metavar="SM", help="Only this target (sm_103a); may be repeated.")
-@click.option(
-    "--workload", "workloads", multiple=True, metavar="NAME", help="Measure on this workload; may be repeated."
-)
+@targets_option
+@workloads_option
 @click.option("--no-gpu", is_flag=True, help="Compile and inspect only: neither measure nor emulate.")
 @click.option("--again", is_flag=True, help="Measure what an earlier run has measured, too.")
 @click.option("--resume", is_flag=True, help="Go on with the last unfinished run of this commit.")
@@ -119,10 +119,8 @@ def run(
 @click.command()
 @click.argument("versions", nargs=-1)
 @click.option("--out", "path", type=click.Path(path_type=Path), required=True, help="The file to write.")
-@click.option("--target", "targets", multiple=True, metavar="SM", help="Only this target (sm_90a); may be repeated.")
-@click.option(
-    "--workload", "workloads", multiple=True, metavar="NAME", help="Measure on this workload; may be repeated."
-)
+@targets_option
+@workloads_option
 @jobs_option
 @nvcc_option
 @click.pass_obj

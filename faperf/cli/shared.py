@@ -49,6 +49,18 @@ def jobs_option(command: F) -> F:
     )(command)
 
 
+def targets_option(command: F) -> F:
+    return click.option(
+        "--target", "targets", multiple=True, metavar="SM", help="Only this target (sm_103a); may be repeated."
+    )(command)
+
+
+def workloads_option(command: F) -> F:
+    return click.option(
+        "--workload", "workloads", multiple=True, metavar="NAME", help="Measure on this workload; may be repeated."
+    )(command)
+
+
 def open_project(directory: Path) -> Project:
     from faperf.project import Project
 
