@@ -127,8 +127,18 @@ class Emulation:
         write_atomically(path, msgspec.json.encode(verdict))
         return verdict
 
-    def check(self, subject: Subject, distribution: str, schedule: str = LOCKSTEP, trace: Any = None) -> Check:
-        """Emulate and compare. A diagnosis is a failed check. Raises NotEmulatedError."""
+    def check(
+        self,
+        subject: Subject,
+        distribution: str,
+        schedule: str = LOCKSTEP,
+        trace: Any = None,
+        sample: int | None = None,
+    ) -> Check:
+        """Emulate and compare. A diagnosis is a failed check. Raises NotEmulatedError.
+
+        Of a single launch a `sample` of CTAs may run; compared is then what they have stored.
+        """
         inputs, reference, baseline = self._inputs(subject, distribution)
         tensors = {}
         for name, (size, dtype) in tensors_of(self.operation, subject.shape, subject.layout).items():
@@ -155,12 +165,20 @@ class Emulation:
         device.trace = trace
         try:
             for launch in subject.launches:
-                device.launch(launch, schedule, self.seed)
+                device.launch(launch, schedule, self.seed, sample if len(subject.launches) == 1 else None)
         except DiagnosisError as diagnosis:
             return record.replace(check, fault=diagnosis.kind, failure=f"{diagnosis.kind}: {diagnosis}")
         finally:
             self.executed += device.executed
         found = {name: device.memory.content(name) for name in self.operation.outputs}
+        if sample is not None:
+            stored = {name: device.memory.stored(name) for name in found}
+            if not any(places.any() for places in stored.values()):
+                return record.replace(check, failure=f"the CTAs that ran stored nothing of {', '.join(found)}")
+            found, reference, baseline = (
+                {name: np.where(stored[name], values[name], values[name].dtype.type(0)) for name in found}
+                for values in (found, reference, baseline)
+            )
         return checked(
             check, np, self.operation, subject.layout, found, reference, baseline,
             ratio=subject.ratio_to_fp16, bound=subject.bound,

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from faperf import record
 from faperf.comparison import Measured
-from faperf.device import NO_GPU_CLASS
-from faperf.history import NO_GIT, History, RunFile
+from faperf.history import NO_GIT, NO_GPU_CLASS, History, RunFile
 from faperf.manifest import family_of
 from faperf.project import Project
 from faperf.record import Build, Check, Entry, Run, Timing
