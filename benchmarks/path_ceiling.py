@@ -1,7 +1,7 @@
 """What each tensor path of this GPU does at most, per clock and SM: `python -m benchmarks.path_ceiling [--out FILE]`.
 
 A probe kernel (path_ceiling.cu) issues nothing but MMAs and reads its SM's cycle counter around them, so neither the clock nor
-the power limit enters. `chips.PATH_SHARE` holds what was measured; the runs are kept beside this file.
+the power limit enters. `chips.PATH_SHARE` holds what was measured; the run is kept beside this file.
 """
 
 from __future__ import annotations
@@ -60,20 +60,21 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     card = Card()
-    chip = CHIPS[card.capability.replace(".", "")]
-    number = card.capability.replace(".", "") + ("a" if chip.tensor_flops_per_clock >= 4096 else "")
+    if card.capability != "9.0":
+        raise SystemExit("the probes are Hopper's: mma.sync and wgmma")
+    rate = CHIPS["90"].tensor_flops_per_clock or 0
     source = Path(__file__).with_suffix(".cu")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "probe.cubin"
-        gencode = f"-gencode=arch=compute_{number},code=sm_{number}"
+        gencode = "-gencode=arch=compute_90a,code=sm_90a"
         subprocess.run([find_toolchain().nvcc, "-cubin", gencode, source, "-o", file], check=True)
         cubin = file.read_bytes()
-    found: dict[str, Any] = {"gpu": card.name, "driver": card.driver, "chip": chip.tensor_flops_per_clock, "paths": {}}
+    found: dict[str, Any] = {"gpu": card.name, "driver": card.driver, "chip": rate, "paths": {}}
     for path in FLOPS:
         rates = {threads: measured(card, cubin, path, threads) for threads in THREADS[path]}
         best = max(rates.values())
-        found["paths"][path.upper()] = {"share": best / chip.tensor_flops_per_clock, "by_threads": rates}
-        print(f"{path.upper():6s} {best:7.1f} FLOPs per clock and SM, {best / chip.tensor_flops_per_clock:.1%}: {rates}")
+        found["paths"][path.upper()] = {"share": best / rate, "by_threads": rates}
+        print(f"{path.upper():6s} {best:7.1f} FLOPs per clock and SM, {best / rate:.1%}: {rates}")
     if arguments.out:
         arguments.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 

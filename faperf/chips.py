@@ -77,6 +77,7 @@ def memory_tb_s(gpu: str) -> float | None:
     """The bandwidth of a GPU by the name that its driver gives it ("NVIDIA H200"); None for one that is not known."""
     return next((rate for name, rate in MEMORY_TB_S.items() if name in gpu.split()), None)
 
+
 TARGET = re.compile(r"sm_(\d+)([af]?)")
 
 
@@ -137,15 +138,16 @@ TENSOR_PATHS = {"HMMA": 1, "HGMMA": 2, "UTCHMMA": 3}
 
 PATH_SHARE = {
     ("HMMA", "8.0"): 1.0,
-    ("HMMA", "9.0"): 0.63,
+    ("HMMA", "9.0"): 0.660,
     ("HGMMA", "9.0"): 1.0,
     ("HMMA", "10.0"): 0.25,
     ("HMMA", "10.3"): 0.25,
     ("UTCHMMA", "10.0"): 1.0,
     ("UTCHMMA", "10.3"): 1.0,
 }
-"""What share of a chip's tensor rate a path reaches. On Hopper as benchmarks/path_ceiling.py measured it on an H200; HMMA on
-Blackwell by seed 003's counters (512 FLOPs per active cycle of a tensor core where UTCHMMA does 2048)."""
+"""What share of a chip's tensor rate a path reaches. On Hopper as benchmarks/path_ceiling.py measured it on an H200 (2702 and
+4096 FLOPs per clock and SM). HMMA on Blackwell by counters that others read there: 512 FLOPs per active cycle of a tensor core
+where UTCHMMA does 2048. See docs/mfu.md."""
 
 
 def path_share(path: str, capability: str) -> float | None:
