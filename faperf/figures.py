@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from faperf import record
 from faperf.chips import chip_of
 from faperf.comparison import Measured, Silicon
-from faperf.device import NO_GPU_CLASS
-from faperf.history import NO_GIT, History, RunFile
+from faperf.history import NO_GIT, NO_GPU_CLASS, History, RunFile
 from faperf.manifest import Manifests, family_of
 from faperf.metrics import Metrics, metrics_of
 from faperf.operations import Operation

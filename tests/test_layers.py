@@ -143,7 +143,7 @@ def test_arithmetic_needs_the_standard_library_alone(name: str) -> None:
         (["rich"], {"cli", "report"}),
         (["tabulate"], {"report"}),
         (["cupy", "cuda", "pynvml"], {"device"}),
-        (["subprocess"], {"build", "compilers", "toolchain", "sass", "device", "worker"}),
+        (["subprocess"], {"build", "compilers", "gitinfo", "toolchain", "sass", "device", "worker"}),
         (["multiprocessing"], {"worker"}),
         (["ast"], {"arithmetic"}),
         (["importlib"], {"operations", "device"}),

@@ -38,8 +38,7 @@ def ladder(directory: Path, target: str | None, commit: str | None, workload: st
     from faperf.errors import SelectionError
     from faperf.figures import builds_of, informed, latest_run, open_repository
     from faperf.history import History
-    from faperf.manifest import load_manifests
-    from faperf.measuring import check_workloads
+    from faperf.manifest import check_workloads, load_manifests
 
     project = open_project(directory)
     history, repository = History(project), open_repository(project)
@@ -100,8 +99,7 @@ def diff(
     from faperf.figures import silicon_of
     from faperf.harness import Wish, rerun_commits, run_of, run_tree
     from faperf.judge import Verdict, thresholds_from
-    from faperf.manifest import load_manifests
-    from faperf.measuring import check_workloads
+    from faperf.manifest import check_workloads, load_manifests
     from faperf.report.terminal import diff_text
 
     project = open_project(directory)
