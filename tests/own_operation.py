@@ -20,6 +20,12 @@ class MatrixProduct:
     def bytes(self, shape):
         return 2 * shape["K"] * (shape["M"] + shape["N"]) + 4 * shape["M"] * shape["N"]
 
+    def exponentials(self, shape):
+        return 0
+
+    def tiled(self, shape):
+        return shape["M"], shape["N"]
+
     def dimensions(self, tensor, shape, layout):
         return {axis: shape[axis] for axis in {"A": "MK", "B": "KN", "C": "MN"}[tensor]}
 

@@ -235,7 +235,10 @@ def test_counts_grow_as_they_should() -> None:
 
 # ── a user's own ──
 
-OWN = "class Scale:\n    name = 'scale'\n\nSCALE = Scale()\n"
+OWN = (
+    "from faperf.operations.attention_forward import AttentionForward\n\n"
+    "class Scale(AttentionForward):\n    name = 'scale'\n\nSCALE = Scale()\n"
+)
 
 
 def configured(root: Path, operations: dict[str, str]) -> Project:
@@ -264,6 +267,15 @@ def test_another_process_finds_it_at_its_place(tmp_path: Path) -> None:
     (tmp_path / "faperf_test_there.py").write_text(OWN)
     assert find_operation("scale", Place("faperf_test_there:SCALE", str(tmp_path))).name == "scale"
     assert find_operation("attention_forward", None) is BUILT_IN["attention_forward"]
+
+
+def test_an_operation_that_lacks_something(tmp_path: Path) -> None:
+    (tmp_path / "faperf_test_half.py").write_text(
+        "class Half:\n    name = 'half'\n    def flops(self, shape): return 1\n"
+    )
+    with pytest.raises(ConfigError, match=r"has no version, parameters, .*, plain\n") as caught:
+        load_operations(configured(tmp_path, {"half": "faperf_test_half:Half"}))
+    assert "faperf.operations.Operation" in (caught.value.remedy or "")
 
 
 def test_nothing_configured(tmp_path: Path) -> None:

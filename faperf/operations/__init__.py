@@ -45,6 +45,12 @@ class Operation(Protocol):
     def bytes(self, shape: Mapping[str, int]) -> int:
         """The fewest bytes that must move: each input read once, each output written once."""
 
+    def exponentials(self, shape: Mapping[str, int]) -> int:
+        """How many exponentials `shape` needs: the special-function units are often what binds."""
+
+    def tiled(self, shape: Mapping[str, int]) -> tuple[int, int]:
+        """The two extents that a manifest's tile (m, n) cuts up."""
+
     def dimensions(self, tensor: str, shape: Mapping[str, int], layout: str) -> dict[str, int]:
         """A tensor's extents by the names of its axes, slowest first."""
 
@@ -109,4 +115,11 @@ def find_operation(name: str, place: Place | None) -> Operation:
             where="pyproject.toml, [tool.faperf] operations",
             remedy="write it as module:ATTRIBUTE, and make sure that python can import the module",
         ) from error
+    missing = [member for member in vars(Operation) if not member.startswith("_") and not hasattr(operation, member)]
+    if missing:
+        raise ConfigError(
+            f"operation {name}: {place.location} has no {', '.join(missing)}",
+            where="pyproject.toml, [tool.faperf] operations",
+            remedy="faperf.operations.Operation says what each is",
+        )
     return operation
