@@ -31,7 +31,7 @@ FLOORS = [
     ["comparison"],
     ["scaffold", "lint", "garbage"],
     ["power"],
-    ["judge"],
+    ["judge", "metrics"],
     ["worker", "emulating"],
     ["timing", "verify"],
     ["emulator"],
