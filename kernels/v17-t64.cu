@@ -175,9 +175,10 @@ attention_forward(const __grid_constant__ TensorMap Q, const __grid_constant__ T
             issue_pv(tmem + O_COLUMN, p_operand, v_operand, j > 0);
             tcgen05_commit(pv_done);
         }
-        mbarrier_wait(pv_done, j & 1);  // K, V and P may be overwritten
+        mbarrier_wait(pv_done, j & 1);
+        __syncthreads();  // no warp waits for this V any more: the barrier may go on to the next
+        tcgen05_fence_after_sync();
     }
-    tcgen05_fence_after_sync();
 
     if (warp < 4 && has_row) shared.sum[row] = l;
     __syncthreads();

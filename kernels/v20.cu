@@ -1,10 +1,9 @@
 // v20 (parent v19): fp16 where v19 has no registers left. Faster as published, and LESS ACCURATE.
 // Change    The accumulator is fp16 in shared memory, 32 halves a thread, rescaled and added by HFMA2; exponentials and
-//           their sum are fp16 too. What ex2 is taken of stays fp32: raw scores do not fit into halves.
+//           their sum are fp16 too. Scaled scores stay fp32 until ex2, for raw ones do not fit into halves.
 // Reported  220.52 TFLOPS on B300, +23 % against v19, its spills gone; the author would not use it on long sequences.
 //           Static facts: 105 registers, no spill. Not measured here.
-// Accuracy  emulated, normal inputs: see the manifest. The bound is the manifest's own, not that of an fp32
-//           accumulator.
+// Accuracy  relative L2 error, normal inputs, emulated: 8.6e-4 at S = 1024, 2.0e-3 at 8192 (v16: 2.8e-4, 2.9e-4).
 // Tiles     as v15. The accumulator of a thread is 4 chunks of 16 bytes, neighbouring threads side by side.
 // Warps     as v15.
 // Supported as v15; a row's sum of exponentials must stay below 65504. Emulated, has not run on a card.
