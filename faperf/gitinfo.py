@@ -34,6 +34,11 @@ class Repository:
             raise GitError(str(error), where=str(root)) from error
         return None if repo.bare else cls(root, repo)
 
+    @property
+    def folder(self) -> str:
+        """The project's folder in the repository; "" where it is its root."""
+        return self._prefix
+
     def head(self) -> str | None:
         """HEAD's commit, detached or not; None before the first commit."""
         try:
