@@ -6,7 +6,6 @@ import dataclasses
 import datetime
 import math
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +42,7 @@ from faperf.judge import (
 from faperf.locating import Locator
 from faperf.manifest import Accepted, Budgets, Manifests, Version, load_manifests
 from faperf.measuring import SEED, Found, against, job_of, perform
-from faperf.operations import BUILT_IN, load_operations
+from faperf.operations import load_operations
 from faperf.power import foresee
 from faperf.project import Project
 from faperf.record import Check, Interval, Pair, Protocol, Timing
@@ -124,11 +123,8 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
         else repository.baseline(workshop.project.config.default_branch)
     )
     if ask.trusted_config:  # from here on, and for whatever code it names
-        trusted = workshop.commit_tree(commit)
-        workshop = dataclasses.replace(
-            workshop, project=dataclasses.replace(workshop.project, trusted=Project(trusted).config)
-        )
-        sys.path.insert(0, str(trusted))
+        trusted = Project(workshop.commit_tree(commit))
+        workshop = dataclasses.replace(workshop, project=dataclasses.replace(workshop.project, trusted=trusted))
     config = workshop.project.config
     ask = dataclasses.replace(ask, pinned=ask.pinned or config.pinned)
     pin = repository.resolve(ask.pinned) if ask.pinned else None
@@ -245,7 +241,7 @@ def measure(
     found = Evidence(unmeasured=here.reason)
     if gpu is None or here.reason is not None or not changed:
         return found
-    operations = load_operations(workshop.project.config.operations)
+    operations = load_operations(workshop.project)
 
     def job_for(tree: Tree) -> Job:
         steps = [step for step in tree.steps if (step[0].id, step[1]) in changed and gpu.runs(step[1])]
@@ -254,8 +250,6 @@ def measure(
     job = against(job_for(new), {role: job_for(tree) for role, tree in partners.items()}, gpu.machine_class)
     if not job.tasks:
         return Evidence(unmeasured=f"nothing that changed runs on the {gpu.name} (compute capability {gpu.capability})")
-    if job.operation not in BUILT_IN:
-        return Evidence(unmeasured=f"operation {job.operation} is the project's own; built-in ones alone are measured")
     found.comparisons = ask.sharing * sum(len(task.partners) for task in job.tasks)
     protocol = protocol_for(found.comparisons, limits, ask.budget_s)
     if foreseeing:
@@ -263,7 +257,7 @@ def measure(
         known = workshop.history.calibrations(workshop.history.class_here(gpu.machine_class))
         found.notes = foresee(known, shapes, protocol, found.comparisons, limits)
     found.job = job = record.replace(job, seeds=SEEDS, protocol=protocol)
-    distributions, say = operations[job.operation].distributions, workshop.progress.say
+    say = workshop.progress.say
     name = ""
 
     def begin(side: str) -> None:
@@ -279,11 +273,11 @@ def measure(
         before = found.timings.get(place)
         found.timings[place] = pooled(before, measured) if before else measured
 
-    perform(job, gpu.card, distributions, keep, say, here.worker, begin, timed=ask.timed)
+    perform(job, gpu.card, operations, keep, say, here.worker, begin, timed=ask.timed)
     again = [task for task in job.tasks if _undecided(job, task, found, limits)]
     if again:
         say(f"inconclusive: {len(again)} measured once more")
-        perform(record.replace(job, tasks=again, seeds=SEEDS[:1]), gpu.card, distributions, keep, say, begin=begin)
+        perform(record.replace(job, tasks=again, seeds=SEEDS[:1]), gpu.card, operations, keep, say, begin=begin)
     return found
 
 

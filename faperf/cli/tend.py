@@ -27,7 +27,7 @@ def check(directory: Path, style: str) -> None:
 
     project = open_project(directory)
     manifests = load_manifests(project)
-    problems = lint(project, manifests, load_operations(project.config.operations))
+    problems = lint(project, manifests, load_operations(project))
     if style == "json":
         click.echo(as_json(problems))
     elif style == "markdown":
