@@ -149,7 +149,7 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
         gpu = here.gpu if here.reason is None else None
         emulate(shops[-1], new.manifests, new.outcome, fresh, gpu, lambda check: None)
     judge = _Judge(workshop, old, new, pinned, ask, limits, found)
-    judged = [gate_row for row in rows for gate_row in judge.rows(row)]
+    judged = [gate_row for row in rows for gate_row in judge.annotated(row)]
     if len(shops) == 2:
         judged = _attributed(shops, commit, selection, old, new, judged, ask, limits, here)
     trees = [old, new, *([pinned] if pinned else [])]
@@ -347,12 +347,16 @@ class _Judge:
         workloads += [
             w for (name, w), checks in self.found.checks.items() if self._is(name, place) and w not in workloads
         ]
-        outcome = self.new.outcome
-        artifact = outcome.artifacts.get(row.new.build or "") if row.new else None
+        return [self._row(row, place, workload) for workload in workloads or [None]]
+
+    def annotated(self, row: DiffRow) -> list[GateRow]:
+        """The same, with what is to be said at lines of the sources."""
+        place = (row.version, row.target)
+        artifact = self.new.outcome.artifacts.get(row.new.build or "") if row.new else None
         root, nvdisasm = self.workshop.project.root, self.workshop.toolchain.nvdisasm
         locator = Locator(root, row.version, self.new.version(place), artifact, nvdisasm)
-        judged = [self._row(row, place, workload) for workload in workloads or [None]]
-        return [record.replace(each, annotations=locator.annotations(row, each)) for each in judged]
+        ruled = record.replace(row, findings=overridden(row.findings, self._rules(place)))
+        return [record.replace(each, annotations=locator.annotations(ruled, each)) for each in self.rows(row)]
 
     def _row(self, row: DiffRow, place: Place, workload: str | None) -> GateRow:
         timing = self.found.timings.get((*place, workload)) if workload else None
