@@ -55,6 +55,7 @@ class Manifests:
         self.checkers: dict[Path, Checker] = {}
         self.session = getattr(config, "workerinput", {}).get("faperf_session") or f"{os.getpid()}-{time.time_ns()}"
         self.own = not hasattr(config, "workerinput")
+        self.folders: set[str] = set()
         manifests = config.rootpath / "manifests"
         if config.args_source is pytest.Config.ArgsSource.TESTPATHS and manifests.is_dir():
             config.args.append(str(manifests))  # `testpaths` are those of the user's own tests
@@ -78,12 +79,23 @@ class Manifests:
             checker.steps = _steps(item for item in items if isinstance(item, Fact) and item.what == "gate")
             checker.timed = _steps(item for item in items if isinstance(item, Time))
 
+    def pytest_sessionfinish(self) -> None:
+        folders = [str(checker.shared) for checker in self.checkers.values()]
+        if self.own:
+            self.folders.update(folders)
+        else:
+            self.config.workeroutput["faperf_folders"] = folders  # type: ignore[attr-defined]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """xdist: a worker has ended."""
+        self.folders.update(getattr(node, "workeroutput", {}).get("faperf_folders", []))
+
     def pytest_unconfigure(self) -> None:
         """Folders of sessions that were killed go after a day."""
-        for checker in self.checkers.values() if self.own else ():
-            for folder in checker.shared.parent.glob("*"):
-                with_age = time.time() - folder.stat().st_mtime
-                if folder.name == self.session or with_age > DAY_S:
+        for own in map(Path, sorted(self.folders)):
+            for folder in own.parent.glob("*"):
+                if folder == own or time.time() - folder.stat().st_mtime > DAY_S:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def _checker(self, root: Path) -> Checker:
