@@ -82,7 +82,7 @@ def gather(workshop: Workshop, manifests: Manifests, step: Step, workload: str |
     build, artifact = outcome.builds[entry.build or ""], outcome.artifacts[entry.build or ""]
     run = record.replace(outcome.run, entries=[entry])
     run = informed(workshop.history, workshop.repository, run)
-    operations = load_operations(workshop.project.config.operations)
+    operations = load_operations(workshop.project)
     silicon = silicon_of(workshop.history, run, workload)
     measured = silicon.get((version.id, target))
     timing = measured.timing if measured else None

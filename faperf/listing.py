@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,8 +16,7 @@ from pathlib import Path
 import msgspec
 
 from faperf.errors import InspectionError
-from faperf.sass import INSTRUCTION_BYTES, Instruction, Loops, disassemble
-from faperf.toolchain import scrubbed_environment
+from faperf.sass import INSTRUCTION_BYTES, Instruction, Loops, ask, disassemble
 
 CONTEXT = 3
 """So many unchanged instructions are shown around a change."""
@@ -64,10 +62,10 @@ def lines_of(cubin: Path, nvdisasm: Path, entry: str, root: Path) -> list[Line]:
     function = disassemble(cubin, nvdisasm).get(entry)
     if function is None:
         raise InspectionError(f"no kernel {entry}", where=str(cubin), remedy="faperf gc --all, then run again")
-    places = _places(_text(nvdisasm, "-gi", "-c", cubin), entry, root.resolve())
+    places = _places(_text(nvdisasm, ["-gi", "-c"], cubin), entry, root.resolve())
     live: dict[int, int] = {}
     with contextlib.suppress(InspectionError):  # it gives up on some kernels, those with serialised wgmma among them
-        live = _live(_text(nvdisasm, "-plr", "-lrm=count", "-c", cubin), entry)
+        live = _live(_text(nvdisasm, ["-plr", "-lrm=count", "-c"], cubin), entry)
     loops = Loops(function.sass_instructions, function.start)
     main = loops.main_body()
     found = []
@@ -79,18 +77,8 @@ def lines_of(cubin: Path, nvdisasm: Path, entry: str, root: Path) -> list[Line]:
     return found
 
 
-def _text(nvdisasm: Path, *arguments: str | Path) -> str:
-    try:
-        answer = subprocess.run(
-            [nvdisasm, *arguments], env=scrubbed_environment(), capture_output=True, text=True, timeout=300, check=True
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise InspectionError(
-            f"nvdisasm {arguments[0]} failed: {error}",
-            where=str(nvdisasm),
-            remedy="pip install 'faperf[disassembler]'",
-        ) from error
-    return answer.stdout
+def _text(nvdisasm: Path, options: list[str], cubin: Path) -> str:
+    return ask(nvdisasm, options, cubin).decode(errors="replace")
 
 
 ADDRESS = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from faperf.diagnose import Cause, Diagnosis, Effect
 from faperf.judge import Verdict
 from faperf.listing import LoopDiff
-from faperf.report.terminal import as_json
+from faperf.report.tables import as_json
 
 WORDS = {Effect.COST: "costs", Effect.GAIN: "gains", Effect.LIMIT: "limits"}
 
