@@ -288,6 +288,8 @@ class History:
         """What one run counted, in one file. Returns its path."""
         path = self.root / found[0].machine / "counters" / f"{new_run_id()}.jsonl"
         write_atomically(path, b"".join(record.encode(counted) for counted in found))
+        return path
+
     # ── other tools' figures ──
 
     def external(self, version: str | None = None) -> list[External]:
