@@ -17,7 +17,7 @@ from faperf.emulator.barrier import CtaWait
 from faperf.emulator.decode import PARAM_WINDOW, Blocking, Decoder, Operation, addresses, blocks, handles
 from faperf.emulator.fault import BAD_DESCRIPTOR, DIVERGENT, MISALIGNED, DiagnosisError, NotEmulatedError
 from faperf.emulator.matrix import HALF, addresses_of, swizzled, wgmma_descriptor
-from faperf.emulator.memory import GLOBAL_BASE, SHARED_WINDOW, words_of
+from faperf.emulator.memory import GLOBAL_BASE, SHARED_WINDOW, UNITS, words_of
 from faperf.emulator.ops_common import only, together
 from faperf.emulator.ptx import Instruction, split_operands
 from faperf.emulator.state import BULK, TENSOR, WARP, Array, Path
@@ -28,13 +28,14 @@ CLUSTER = -1
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor of halves: address, sizes and strides in bytes (innermost first), the box and the swizzle in bytes."""
+    """A tensor of elements of `unit` bytes: address, sizes, strides in bytes (innermost first), the box, the swizzle in bytes."""
 
     address: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int
+    unit: int = HALF
 
 
 MAP_MAGIC = b"faperf tensormap"
@@ -75,18 +76,19 @@ def _tensor_copy(d: Decoder, ins: Instruction) -> Operation:
                 raise NotEmulatedError(f"a tensor map of {len(tensor.box)} dimensions", ins.place)
             where, inside, offset = _box(one, tensor, corner[index], int(at[index]), ins)
             words = np.unique(offset >> 2)[None, :]
-            cells = wave.shared.bytes.view(np.uint16)
+            unit = tensor.unit
+            cells, outside = (memory.bytes.view(UNITS[unit]) for memory in (wave.shared, wave.memory))
             if bars is None:
                 _begin_read(one, words, BULK, ins)
-                wave.memory.bytes.view(np.uint16)[where[inside] // HALF] = cells[offset[inside] // HALF]
+                outside[where[inside] // unit] = cells[offset[inside] // unit]
                 continue
-            data = np.zeros(len(offset), np.uint16)
-            data[inside] = wave.memory.bytes.view(np.uint16)[where[inside] // HALF]
+            data = np.zeros(len(offset), UNITS[unit])
+            data[inside] = outside[where[inside] // unit]
 
-            def fill(cells: Array = cells, offset: Array = offset, data: Array = data) -> None:
-                cells[offset // HALF] = data
+            def fill(cells: Array = cells, index: Array = offset // unit, data: Array = data) -> None:
+                cells[index] = data
 
-            _fill_later(one, words, fill, int(bars[index]), HALF * len(offset), ins)
+            _fill_later(one, words, fill, int(bars[index]), unit * len(offset), ins)
             del lane
 
     return run
@@ -110,9 +112,9 @@ def _box(path: Path, tensor: TensorMap, corner: Array, at: int, ins: Instruction
     sizes, strides = np.array(tensor.sizes)[:, None], np.array(tensor.strides)[:, None]
     inside = ((place >= 0) & (place < sizes)).all(0)
     where = tensor.address - GLOBAL_BASE + (place * strides).sum(0)
-    address = swizzled(at + np.arange(grid.shape[1]) * HALF, tensor.swizzle)
+    address = swizzled(at + np.arange(grid.shape[1]) * tensor.unit, tensor.swizzle)
     wave = path.wave
-    first = wave.shared.locate(path, np.array([at]), grid.shape[1] * HALF, ins, align=16)[0]
+    first = wave.shared.locate(path, np.array([at]), grid.shape[1] * tensor.unit, ins, align=16)[0]
     return where, inside, address - at + first
 
 
