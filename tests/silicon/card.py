@@ -69,7 +69,7 @@ def tensor_map(address: int, content: Any, box: list[int], swizzle: int) -> Any:
         len(sizes),
         address,
         [driver.cuuint64_t(size) for size in sizes],
-        [driver.cuuint64_t(stride) for stride in strides],
+        [driver.cuuint64_t(stride) for stride in strides] or [driver.cuuint64_t(0)],  # a null pointer is refused
         [driver.cuuint32_t(size) for size in box],
         [driver.cuuint32_t(1) for _ in sizes],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
