@@ -29,8 +29,8 @@ from faperf.judge import (
     overridden,
     thresholds_from,
 )
-from faperf.manifest import Manifests, Version, Workload, load_manifests
-from faperf.measuring import check_workloads, workloads_to_measure
+from faperf.manifest import Manifests, Version, Workload, check_workloads, load_manifests
+from faperf.measuring import workloads_to_measure
 from faperf.operations import BUILT_IN
 from faperf.project import Project
 from faperf.record import Build, Check, Entry

@@ -1,7 +1,5 @@
 """The two axes: a version against its parent (the ladder), and a commit against another (the diff)."""
 
-from __future__ import annotations
-
 import datetime
 import enum
 from collections.abc import Iterable, Mapping

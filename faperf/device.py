@@ -56,9 +56,6 @@ class Gpu:
         return (chip_major, chip_minor <= minor) == (major, True)
 
 
-NO_GPU_CLASS = "no-gpu"
-
-
 def can_measure() -> bool:
     """Whether the library that loads and launches is installed. Looks without importing it, which takes a second."""
     return importlib.util.find_spec("cupy") is not None

@@ -9,18 +9,17 @@ from pathlib import Path
 from faperf import __version__, record
 from faperf.building import Outcome, Selection, Step, Workshop, build_steps, with_parents
 from faperf.comparison import DiffRow
-from faperf.device import NO_GPU_CLASS, Gpu, can_measure, find_gpu
+from faperf.device import Gpu, can_measure, find_gpu
 from faperf.errors import HistoryError, MeasuringError, SelectionError
 from faperf.figures import builds_of, carry_figures, informed
-from faperf.history import History, new_run_id, now
+from faperf.history import NO_GPU_CLASS, History, new_run_id, now
 from faperf.job import Job
-from faperf.manifest import Manifests, Version, ladder_key, load_manifests
+from faperf.manifest import Manifests, Version, check_workloads, ladder_key, load_manifests
 from faperf.measuring import (
     Found,
     Results,
     against,
     carried_forward,
-    check_workloads,
     job_of,
     launch_once,
     perform,

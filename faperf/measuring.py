@@ -7,7 +7,7 @@ import fcntl
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ from faperf.device import LaunchError
 from faperf.errors import HistoryError, MeasuringError, SelectionError
 from faperf.history import History, write_atomically
 from faperf.job import Job, JobWorkload, Side, Task
-from faperf.manifest import Manifests, Version, Workload, family_of
+from faperf.manifest import Manifests, Version, Workload
 from faperf.operations import Operation
 from faperf.record import PROTOCOL_VERSION, Build, Check, Protocol, Run, Timing
 from faperf.resolve import resolve
@@ -68,14 +68,6 @@ def make_job(
         tasks=list(tasks),
         run=run,
     )
-
-
-def check_workloads(wanted: Sequence[str], there: Iterable[str]) -> None:
-    """Raises SelectionError for one of `wanted` that is neither a workload that is `there` nor a family of them."""
-    known = list(dict.fromkeys(part for name in there for part in (family_of(name), name)))
-    for name in wanted:
-        if name not in known:
-            raise SelectionError(f"no workload '{name}'", remedy=f"there are: {', '.join(known) or 'none'}")
 
 
 def workloads_to_measure(version: Version, manifests: Manifests, wanted: Sequence[str]) -> list[Workload]:

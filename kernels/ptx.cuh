@@ -1,6 +1,6 @@
-// Thin wrappers over the PTX instructions that v12 and v13 use. Each names its section of the PTX ISA manual
-// (https://docs.nvidia.com/cuda/parallel-thread-execution/). All of them exist from sm_80 on. Shared-memory addresses
-// are 32-bit, in the .shared window.
+// Thin wrappers over the PTX instructions that the kernels use. Each names its section of the PTX ISA manual
+// (https://docs.nvidia.com/cuda/parallel-thread-execution/). All exist from sm_80 on, but for the sections that name
+// another architecture. Shared-memory addresses are 32-bit, in the .shared window.
 #pragma once
 #include <stdint.h>
 
@@ -58,6 +58,119 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity)
             : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
 #endif
     } while (!done);
+}
+
+// ---- tensor memory accelerator: sm_90 on --------------------------------------------------------------------------
+
+// A CUtensorMap, passed by value as `const __grid_constant__ TensorMap`.
+struct alignas(64) TensorMap {
+    char opaque[128];
+};
+
+// "mbarrier.arrive" with .expect_tx: one arrival, and `bytes` more that the phase waits for.
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1; }"
+                 ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// "fence": the mbarriers that this thread has initialised are there for the asynchronous proxy too.
+__device__ __forceinline__ void fence_mbarrier_init() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// "fence.proxy": this thread's ordinary accesses of shared memory come before later ones by TMA or a tensor core.
+__device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// "cp.async.bulk.tensor": one box of a 4D tensor map, global -> shared; its bytes count on the barrier.
+__device__ __forceinline__ void tma_load_4d(uint32_t dst, const TensorMap* map, int c0, int c1, int c2, int c3,
+                                            uint32_t barrier) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6];"
+                 ::"r"(dst), "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier) : "memory");
+}
+
+// ---- tcgen05: sm_100a and sm_103a ---------------------------------------------------------------------------------
+// Tensor memory: 128 lanes x 512 columns of 32 bits; an address is lane << 16 | column. Warp w reaches lanes
+// 32 (w % 4) to 32 (w % 4) + 31 only, and adds that to the address itself.
+
+// "tcgen05.alloc": a warp gets COLUMNS (a power of two from 32 on); their address goes to shared memory.
+template <int COLUMNS>
+__device__ __forceinline__ void tmem_alloc(uint32_t address_to) {
+    asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(address_to), "n"(COLUMNS)
+                 : "memory");
+    asm volatile("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;" ::: "memory");
+}
+
+// "tcgen05.dealloc": by a warp, before the CTA ends.
+template <int COLUMNS>
+__device__ __forceinline__ void tmem_free(uint32_t tmem) {
+    asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(tmem), "n"(COLUMNS) : "memory");
+}
+
+// "tcgen05.fence": the tcgen05 instructions of this thread so far come before the barrier that follows ...
+__device__ __forceinline__ void tcgen05_fence_before_sync() {
+    asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
+}
+
+// ... and those from here on after the barrier that went before.
+__device__ __forceinline__ void tcgen05_fence_after_sync() {
+    asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
+}
+
+// "Matrix descriptor": a 128-byte-swizzled operand in shared memory. K-major: leading 0, stride 1024 (8 rows).
+// MN-major: leading is from one 64-element atom to the next, stride 1024 (8 of K).
+__device__ __forceinline__ uint64_t tcgen05_operand(uint32_t address, uint32_t leading, uint32_t stride) {
+    return (address & 0x3FFFF) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
+           static_cast<uint64_t>(stride >> 4) << 32 | 1ull << 46 | 2ull << 61;
+}
+
+// "Instruction descriptor" of kind::f16: f16 · f16 -> f32.
+constexpr uint32_t tcgen05_shape(int m, int n, bool a_mn_major, bool b_mn_major) {
+    return 1u << 4 | static_cast<uint32_t>(a_mn_major) << 15 | static_cast<uint32_t>(b_mn_major) << 16 |
+           static_cast<uint32_t>(n / 8) << 17 | static_cast<uint32_t>(m / 16) << 24;
+}
+
+// "tcgen05.mma": d[M x N] in tensor memory = a[M x 16] b[16 x N] (+ d), by one thread. Row r is lane r with M = 128,
+// lane 32 (r / 16) + r % 16 with M = 64.
+__device__ __forceinline__ void tcgen05_mma(uint32_t d, uint64_t a, uint64_t b, uint32_t shape, bool add) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %4, 0; tcgen05.mma.cta_group::1.kind::f16 [%0], %1, %2, %3, p; }"
+                 ::"r"(d), "l"(a), "l"(b), "r"(shape), "r"(static_cast<uint32_t>(add)) : "memory");
+}
+
+// "tcgen05.commit": one arrival on the barrier when all MMAs of this thread so far are done.
+__device__ __forceinline__ void tcgen05_commit(uint32_t barrier) {
+    asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(barrier)
+                 : "memory");
+}
+
+// "tcgen05.wait": the values of this thread's loads are there.
+__device__ __forceinline__ void tcgen05_wait_load() { asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory"); }
+
+// "tcgen05.ld", 32x32b: 8, 16 or 32 columns of this thread's lane, by a whole warp.
+__device__ __forceinline__ void tmem_load(float (&v)[8], uint32_t address) {
+    asm volatile("tcgen05.ld.sync.aligned.32x32b.x8.b32 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8];"
+                 : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]), "=f"(v[4]), "=f"(v[5]), "=f"(v[6]), "=f"(v[7])
+                 : "r"(address) : "memory");
+}
+
+__device__ __forceinline__ void tmem_load(float (&v)[16], uint32_t address) {
+    asm volatile("tcgen05.ld.sync.aligned.32x32b.x16.b32 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, [%16];"
+                 : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]), "=f"(v[4]), "=f"(v[5]), "=f"(v[6]), "=f"(v[7]),
+                   "=f"(v[8]), "=f"(v[9]), "=f"(v[10]), "=f"(v[11]), "=f"(v[12]), "=f"(v[13]), "=f"(v[14]), "=f"(v[15])
+                 : "r"(address) : "memory");
+}
+
+__device__ __forceinline__ void tmem_load(float (&v)[32], uint32_t address) {
+    asm volatile("tcgen05.ld.sync.aligned.32x32b.x32.b32 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, [%32];"
+                 : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]), "=f"(v[4]), "=f"(v[5]), "=f"(v[6]), "=f"(v[7]),
+                   "=f"(v[8]), "=f"(v[9]), "=f"(v[10]), "=f"(v[11]), "=f"(v[12]), "=f"(v[13]), "=f"(v[14]),
+                   "=f"(v[15]), "=f"(v[16]), "=f"(v[17]), "=f"(v[18]), "=f"(v[19]), "=f"(v[20]), "=f"(v[21]),
+                   "=f"(v[22]), "=f"(v[23]), "=f"(v[24]), "=f"(v[25]), "=f"(v[26]), "=f"(v[27]), "=f"(v[28]),
+                   "=f"(v[29]), "=f"(v[30]), "=f"(v[31])
+                 : "r"(address) : "memory");
 }
 
 // ---- matrix fragments ---------------------------------------------------------------------------------------------

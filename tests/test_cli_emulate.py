@@ -53,7 +53,13 @@ def test_wrong_in_emulation_is_wrong(emulated: Cli, user: UserProject) -> None:
     assert "missing wait" in answer.stderr
     assert "kernels/v12.cu:169" in answer.stderr
     assert "emulated: WRONG" in answer.stdout
-    assert emulated("emulate", "v12", "--schedule", "lockstep", "--distribution", "normal").exit_code == 5
+    one = ("--schedule", "lockstep", "--distribution", "normal")
+    assert emulated("emulate", "v12", *one).exit_code == 5
+    user.edit("kernels/v12.cu", "cp_async_wait<3>();", "cp_async_wait<2>();")
+    answer = emulated("emulate", "v12", *one, "--ctas", "1")
+    assert answer.exit_code == 0, answer.output
+    assert "emulated[S=192], lockstep, normal: right" in answer.stdout
+    assert "(1 of 6 CTAs" in answer.stdout
 
 
 def test_the_gate_emulates_what_changed(emulated: Cli, user: UserProject) -> None:

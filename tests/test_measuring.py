@@ -22,12 +22,11 @@ from faperf.figures import carry_figures, silicon_of
 from faperf.harness import import_results, run_bundle
 from faperf.history import History
 from faperf.job import Job, JobWorkload, Task
-from faperf.manifest import Manifests, load_manifests
+from faperf.manifest import Manifests, check_workloads, load_manifests
 from faperf.measuring import (
     Results,
     against,
     carried_forward,
-    check_workloads,
     job_of,
     perform,
     read_bundle,

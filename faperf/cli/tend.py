@@ -208,8 +208,8 @@ def machine_add(directory: Path, machine_class: str | None) -> None:
     """
     import re
 
-    from faperf.device import NO_GPU_CLASS, find_gpu
-    from faperf.history import History
+    from faperf.device import find_gpu
+    from faperf.history import NO_GPU_CLASS, History
 
     if machine_class and (
         not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", machine_class) or machine_class in ("builds", "reported")

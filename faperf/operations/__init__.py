@@ -39,6 +39,12 @@ class Operation(Protocol):
     def bytes(self, shape: Mapping[str, int]) -> int:
         """The fewest bytes that must move: each input read once, each output written once."""
 
+    def exponentials(self, shape: Mapping[str, int]) -> int:
+        """How many exponentials `shape` needs: the special-function units are often what binds."""
+
+    def tiled(self, shape: Mapping[str, int]) -> tuple[int, int]:
+        """The two extents that a manifest's tile (m, n) cuts up."""
+
     def dimensions(self, shape: Mapping[str, int], layout: str) -> tuple[int, ...]:
         """The dimensions of every tensor, slowest first."""
 

@@ -34,6 +34,14 @@ class AttentionForward:
         """Four tensors of B·H·S·D halves."""
         return len(self.tensors) * shape["B"] * shape["H"] * shape["S"] * shape["D"] * HALF
 
+    def exponentials(self, shape: Mapping[str, int]) -> int:
+        """One for each score: B·H·S². (Those of the rescaling, one a row and tile, are left out.)"""
+        return shape["B"] * shape["H"] * shape["S"] ** 2
+
+    def tiled(self, shape: Mapping[str, int]) -> tuple[int, int]:
+        """A tile is m query rows by n keys."""
+        return shape["S"], shape["S"]
+
     def dimensions(self, shape: Mapping[str, int], layout: str) -> tuple[int, ...]:
         """The dimensions of a tensor, slowest first; all four tensors have the same."""
         return tuple(shape[axis] for axis in layout)

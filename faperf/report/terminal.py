@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +21,9 @@ from faperf.comparison import (
 )
 from faperf.judge import Finding, Severity, Status, Verdict
 from faperf.manifest import Manifests, Version
-from faperf.record import Build, Entry, Interval, KernelFacts, Reported, ReportedLadder, Run
+from faperf.metrics import Metrics
+from faperf.record import Build, Entry, Interval, KernelFacts, Reported, ReportedLadder, Run, Timing
+from faperf.report.worth import flat_warning, metrics_facts
 
 FORMATS = ("table", "markdown", "json")
 NOTHING = "–"
@@ -415,9 +417,14 @@ def show_text(
     findings: dict[str, list[Finding]],
     reported: tuple[ReportedLadder, Reported] | None,
     silicon: Silicon,
+    metrics: Mapping[tuple[str, str], Metrics],
+    timings: Mapping[str, Sequence[Timing]],
     style: str,
 ) -> str:
-    """All that is known of one version: manifest, notes, static facts and measured figures by target, published figures."""
+    """All that is known of one version: manifest, notes, static facts and measured figures by target, published figures.
+
+    `timings` are those of every workload, by target.
+    """
     if style == "json":
         targets = [
             {
@@ -425,6 +432,7 @@ def show_text(
                 "build": build,
                 "findings": findings.get(entry.target, []),
                 "measured": silicon.get((entry.version, entry.target)),
+                "metrics": metrics.get((entry.version, entry.target)),
             }
             for entry, build in found
         ]
@@ -448,7 +456,8 @@ def show_text(
         if entry.emulated:
             parts.append(f"Emulated: {entry.emulated}")
         if measured := silicon.get((entry.version, entry.target)):
-            parts += _measured_facts(measured, style)
+            parts += _measured_facts(measured, metrics.get((entry.version, entry.target)), style)
+            parts += flat_warning(timings.get(entry.target, ()))
         lines = [*build.messages, *(_finding(finding) for finding in findings.get(entry.target, []))]
         if lines:
             parts.append("\n".join(f"- {line}" for line in lines))
@@ -462,7 +471,7 @@ def show_text(
     return "\n\n".join(parts)
 
 
-def _measured_facts(measured: Measured, style: str) -> list[str]:
+def _measured_facts(measured: Measured, metrics: Metrics | None, style: str) -> list[str]:
     """Accuracy by distribution, and the timing with its partners."""
     accuracy = [
         (c.distribution, _number(c.relative_l2), _number(c.max_abs), _number(c.bound), c.failure or "right")
@@ -477,13 +486,12 @@ def _measured_facts(measured: Measured, style: str) -> list[str]:
     timing = measured.timing
     if timing is None:
         return parts
-    ms, share = timing.ms, timing.share_of_peak
+    ms = timing.ms
     facts: list[tuple[str, str | None]] = [
         ("time", f"{ms.value:.4f} ms [{ms.low:.4f}, {ms.high:.4f}], {timing.launches} launches, {timing.regime}"),
         ("throughput", f"{timing.tflops:.1f} TFLOPS, {timing.gib_s:.1f} GiB/s"),
-        ("share of peak", f"{share:.1%}" if share else None),
         ("SM clock", f"{timing.clock_mhz:.0f} MHz" if timing.clock_mhz else None),
-        ("FLOPs per clock and SM", f"{timing.flops_per_clock_sm:.0f}" if timing.flops_per_clock_sm else None),
+        *(metrics_facts(metrics) if metrics else ()),
         ("power", f"{timing.power_w:.0f} W at most" if timing.power_w else None),
         ("clock events", ", ".join(timing.events)),
         ("void", "; ".join(timing.void)),

@@ -36,7 +36,7 @@ def test_the_emulator_agrees_with_this_card(suite: str, tmp_path: Path, toolchai
             changed.append(f"{probe.name}: {apart}")
         return result
 
-    wrong = [finding.wrong for finding in findings(suite, parse(artifact.ptx.read_text()), run) if finding.wrong]
+    wrong = [line for finding in findings(suite, parse(artifact.ptx.read_text()), run) for line in finding.wrong]
     assert changed == []
     assert wrong == []
 

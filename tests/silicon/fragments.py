@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.silicon.probe import BITS, SUM, Probe, float_of, generator, tensors
+from tests.silicon.probe import SUM, Probe, bell, float_of, generator, tensors
 
 TILES = 24
 BRAIN = "bf16"
@@ -70,11 +70,11 @@ SORTS = ("normal", "wide", "cancelling", "special")
 
 def halves(kind: str, sort: str, shape: tuple[int, ...], random: Any) -> Any:
     """Bits of f16 or bf16."""
-    x = random.standard_normal(shape)
+    x = bell(shape, random)
     if sort == "wide":
-        x = x * 2.0 ** random.randint(-11, 12, shape)
+        x = np.ldexp(x, random.randint(-11, 12, shape))
     if sort == "cancelling":
-        x[..., 1::2] = -x[..., ::2] * (1 + 2.0**-9 * random.standard_normal(x[..., ::2].shape))
+        x[..., 1::2] = -x[..., ::2] * (1 + 2.0**-9 * bell(x[..., ::2].shape, random))
     if kind == BRAIN:
         bits = (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
         odd = [0x7F80, 0xFF80, 0x7FC0, 0x0001, 0x8001, 0x007F, 0x7F7F, 0x0000, 0x8000]
@@ -124,9 +124,7 @@ def multiply(kind: str, total: str, depth: int) -> Probe:
     with np.errstate(invalid="ignore"):
         x, y = float_of(a, kind), float_of(b, kind)
         size = np.abs(x) @ np.abs(y).transpose(0, 2, 1)
-        c = (random.standard_normal((TILES, 16, 8)) * np.where(np.arange(TILES) % 3, 1, 64)[:, None, None]).astype(
-            store
-        )
+        c = (bell((TILES, 16, 8), random) * np.where(np.arange(TILES) % 3, 1, 64)[:, None, None]).astype(store)
     c[::4] = 0
     arrays = {"a": a, "b": b, "c": c, "out": np.zeros((TILES, 16, 8), store)}
     return Probe(
@@ -141,6 +139,3 @@ def probes() -> list[Probe]:
     ]
     found += [multiply(*form, depth) for form in (("f16", "f32"), ("f16", "f16"), ("bf16", "f32")) for depth in (8, 16)]
     return found
-
-
-__all__ = ["BITS", "halves", "probes"]

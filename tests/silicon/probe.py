@@ -25,8 +25,9 @@ __device__ inline void await(uint32_t barrier) {
                  :: "r"(barrier) : "memory");
 }
 """
-BITS, ULP, SUM = "bits", "ulp", "sum"
-"""Equal but for a NaN's payload; equal in what is infinite or NaN, and a few ulp apart; the same, of a sum of products."""
+BITS, ULP, ABSOLUTE, RELATIVE, SUM = "bits", "ulp", "absolute", "relative", "sum"
+"""How a difference is told: not at all, results are equal but for a NaN's payload; in ulp; as it is; as a part of the value;
+of a sum of products, as a part of Σ|a·b| + |c|."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,17 @@ def generator(name: str) -> np.random.RandomState:
     return np.random.RandomState(int(hashlib.sha256(name.encode()).hexdigest()[:8], 16))
 
 
+def bell(shape: tuple[int, ...], random: Any) -> Any:
+    """About normal, of variance 1: a sum of whole numbers, which every machine works out alike."""
+    return (random.randint(-(1 << 15), 1 << 15, (*shape, 3)).sum(-1)) / 2.0**15
+
+
 # ── comparison ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
 class Distance:
-    """How far two results are apart. `ulp` over elements that are finite in both; `relative`, of a SUM, in 2^-24 of Σ|a·b| + |c|.
+    """How far two results are apart. `ulp` and `most` (in the probe's own measure) are over elements that are finite in both.
 
     `strange` counts elements of which one is infinite or NaN, and the other not the same.
     """
@@ -98,7 +104,7 @@ class Distance:
     equal: int
     ulp: int
     strange: int
-    relative: float | None = None
+    most: float = 0
     worst: str = ""
 
 
@@ -129,14 +135,15 @@ def distance(probe: Probe, one: Any, other: Any) -> Distance:
     finite = np.isfinite(x) & np.isfinite(y)
     ulps = np.where(finite & ~same, np.abs(_ordered(a) - _ordered(b)), 0)
     strange = ~same & ~finite
-    relative = None
-    if probe.how == SUM:
-        with np.errstate(invalid="ignore", over="ignore"):
-            scaled = np.abs(x - y) / np.maximum(probe.magnitude.reshape(-1), 2.0**-126) * 2.0**24
-        relative = float(np.where(finite, scaled, 0).max())
-    at = int(np.argmax(np.where(strange, np.iinfo(np.int64).max, ulps)))
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        apart = np.where(finite & (x != y), np.abs(x - y), 0.0)
+        measure = {
+            BITS: ulps, ULP: ulps, ABSOLUTE: apart, RELATIVE: apart / np.maximum(np.abs(x), 2.0**-126),
+            SUM: apart / np.maximum(np.ravel(1 if probe.magnitude is None else probe.magnitude), 2.0**-126),
+        }[probe.how]  # fmt: skip
+    at = int(np.argmax(np.where(strange, np.inf, np.where(same, -1, measure))))
     worst = "" if same.all() else f"[{at}] {x[at]!r} ({int(a[at]):#x}) and {y[at]!r} ({int(b[at]):#x})"
-    return Distance(len(a), int(same.sum()), int(ulps.max()), int(strange.sum()), relative, worst)
+    return Distance(len(a), int(same.sum()), int(ulps.max()), int(strange.sum()), float(measure.max()), worst)
 
 
 def _ordered(bits: Any) -> Any:
