@@ -95,7 +95,8 @@ def _half(d: Decoder, ins: Instruction, function: Callable[..., Array]) -> Opera
         if sat:
             result = saturated(result)
         if of_brain:
-            result = brain(odd_single(result) if result.dtype == np.float64 else result)
+            result = odd_single(result) if result.dtype == np.float64 else result
+            result = brain(flushed(result) if ftz else result)
         else:
             result = half(result)
             result = (flushed(result, HALF_TINY) if ftz else result).view(np.uint16)
@@ -324,13 +325,15 @@ def _extract(d: Decoder, ins: Instruction) -> Operation:
 
     def extract(x: Array, p: Array, n: Array) -> Array:
         p, n = p & np.uint32(255), np.minimum(n & np.uint32(255), bits)
-        u = x.astype(np.uint64) if kind[0] == "u" else x.astype(np.int64).astype(np.uint64)
-        shifted = np.where(p < 64, u >> np.minimum(p, 63).astype(np.uint64), 0).astype(np.uint64)
+        shift = np.minimum(p, 63)
+        u = x.astype(np.uint64) >> shift.astype(np.uint64)
+        if kind[0] == "s":
+            u = (x.astype(np.int64) >> shift.astype(np.int64)).astype(np.uint64)
         ones = np.where(n < 64, (np.uint64(1) << np.minimum(n, 63).astype(np.uint64)) - np.uint64(1), ~np.uint64(0))
-        found = shifted & ones.astype(np.uint64)
+        found = u & ones.astype(np.uint64)
         if kind[0] == "s":
             last = np.minimum(p.astype(np.int64) + n - 1, bits - 1)  # beyond the top bit it is the top bit
-            top = np.where(n > 0, (u >> np.maximum(last, 0).astype(np.uint64)) & np.uint64(1), 0)
+            top = np.where(n > 0, (x.astype(np.int64) >> np.maximum(last, 0)) & 1, 0)
             found = np.where(top > 0, found | ~ones.astype(np.uint64), found)
         return found.astype(DTYPES[f"u{bits}"]).view(DTYPES[kind])
 

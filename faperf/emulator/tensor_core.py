@@ -48,4 +48,6 @@ def _aligned(a: Array, b: Array, c: Array | None, to_half: bool, least: int) -> 
     odd = ~(np.isfinite(x).all(-1)[..., :, None] & np.isfinite(y).all(-1)[..., None, :] & np.isfinite(start))
     if odd.any():
         total = np.where(odd, products.sum(-1) + start, total)
-    return total.astype(np.float16) if to_half else single(total, "rz")
+    if to_half:
+        return total.astype(np.float16)
+    return np.where(np.abs(total) >= 2.0**128, total, single(total, "rz")).astype(np.float32)

@@ -39,8 +39,8 @@ class Card:
         return raw.view(given[out].dtype).reshape(given[out].shape)
 
     def scan(self, entry: str) -> Any:
-        """What a kernel of `limits.cu` finds: (ulp << 32 | argument, how many are strange)."""
-        found = self._cupy.zeros(2, np.uint64)
+        """What a kernel of `limits.cu` finds."""
+        found = self._cupy.zeros(3, np.uint64)
         self._module.get_function(entry)((132 * 8, 1, 1), (256, 1, 1), (found,))
         return self._cupy.asnumpy(found)
 

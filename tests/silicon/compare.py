@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from faperf.emulator.fault import NotEmulatedError
 from faperf.emulator.ptx import Module
 from tests.silicon import suites
-from tests.silicon.probe import BITS, SUM, Distance, Probe, distance
+from tests.silicon.probe import ABSOLUTE, BITS, RELATIVE, SUM, ULP, Distance, Probe, distance
 
 LIMITS = {
     "ex2": 2, "rcp": 1, "sqrt": 1, "rsqrt": 2, "div": 2, "tanh.approx.f16": 1, "tanh.approx.bf16": 1,  # ulp
@@ -61,3 +62,51 @@ def findings(suite: str, module: Module, given: Callable[[Probe], Any]) -> Itera
         yield Finding(
             probe, usual, distance(probe, truth, suites.emulated(module, probe, exact_sums=True)) if summed else usual
         )
+
+
+# ── the table ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+UNITS = {BITS: "", ULP: " ulp", ABSOLUTE: "", RELATIVE: " of the value", SUM: " of Σ\\|a·b\\|"}
+
+
+def table(found: Iterable[Finding]) -> str:
+    """A row for each family."""
+    families: dict[str, list[Finding]] = {}
+    for finding in found:
+        families.setdefault(finding.probe.family, []).append(finding)
+    lines = ["| instruction | probes | results | equal bits | largest difference |", "|---|---|---|---|---|"]
+    lines += [f"| {family} | {_row(members)} |" for family, members in families.items()]
+    return "\n".join(lines)
+
+
+def _row(members: list[Finding]) -> str:
+    known = [finding for finding in members if finding.usual and finding.exact]
+    if len(known) < len(members):
+        return f"{len(members)} | | | not emulated"
+    distances = [finding.usual for finding in known if finding.usual]
+    elements, equal = sum(d.elements for d in distances), sum(d.equal for d in distances)
+    part = "all" if equal == elements else f"{100 * equal / elements:.1f} %"
+    how = members[0].probe.how
+    text = _amount(max(d.most for d in distances), how)
+    if how == SUM and all(finding.exact.equal == finding.exact.elements for finding in known if finding.exact):
+        text += "; summed like a tensor core: none"
+    return f"{len(members)} | {elements:,} | {part} | {text}"
+
+
+def _amount(most: float, how: str) -> str:
+    if most == 0:
+        return "none"
+    return f"{most:.0f}{UNITS[how]}" if how in (BITS, ULP) else f"2^{math.log2(most):.1f}{UNITS[how]}"
+
+
+def limits_table(scans: Mapping[str, Any]) -> str:
+    """What `limits.cu` found, for each function with and without .ftz."""
+    lines = [
+        "| function of the card | largest error in ulp | absolute or relative | infinite, NaN or zero in one alone |",
+        "|---|---|---|---|",
+    ]
+    for name, (worst, most, strange) in scans.items():
+        label = f"{name.removesuffix('_ftz').rstrip('_')}.approx{'.ftz' if name.endswith('_ftz') else ''}.f32"
+        ulps = f"{int(worst) >> 32:,}" if int(worst) >> 32 < 1000 else "–"
+        lines.append(f"| {label} | {ulps} | 2^{math.log2(float(most.view('f8'))):.2f} | {int(strange):,} |")
+    return "\n".join(lines)

@@ -26,8 +26,8 @@ __device__ inline void await(uint32_t barrier) {
 }
 """
 BITS, ULP, ABSOLUTE, RELATIVE, SUM = "bits", "ulp", "absolute", "relative", "sum"
-"""How a difference is told: not at all, results are equal but for a NaN's payload; in ulp; as it is; as a part of the value;
-of a sum of products, as a part of Σ|a·b| + |c|."""
+"""How a difference is told: not at all, results are equal but for a NaN's payload; in ulp; as it is or as a part of the value,
+whichever is less; as a part of the value; of a sum of products, as a part of Σ|a·b| + |c|."""
 
 
 @dataclass(frozen=True)
@@ -137,10 +137,12 @@ def distance(probe: Probe, one: Any, other: Any) -> Distance:
     strange = ~same & ~finite
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         apart = np.where(finite & (x != y), np.abs(x - y), 0.0)
+        part = apart / np.maximum(np.abs(x), 2.0**-126)
         measure = {
-            BITS: ulps, ULP: ulps, ABSOLUTE: apart, RELATIVE: apart / np.maximum(np.abs(x), 2.0**-126),
+            BITS: ulps, ULP: ulps, ABSOLUTE: np.minimum(apart, part), RELATIVE: part,
             SUM: apart / np.maximum(np.ravel(1 if probe.magnitude is None else probe.magnitude), 2.0**-126),
         }[probe.how]  # fmt: skip
+        measure = np.where(finite, measure, 0)
     at = int(np.argmax(np.where(strange, np.inf, np.where(same, -1, measure))))
     worst = "" if same.all() else f"[{at}] {x[at]!r} ({int(a[at]):#x}) and {y[at]!r} ({int(b[at]):#x})"
     return Distance(len(a), int(same.sum()), int(ulps.max()), int(strange.sum()), float(measure.max()), worst)

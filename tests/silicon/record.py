@@ -21,7 +21,9 @@ from tests.compiling import version_of
 from tests.silicon import suites
 from tests.silicon.card import Card
 
-LIMITS = ("ex2", "ex2_ftz", "lg2", "rcp", "rcp_ftz", "sqrt_", "rsqrt_", "rsqrt_ftz", "tanh_")
+LIMITS = (
+    "ex2", "ex2_ftz", "lg2", "lg2_ftz", "rcp", "rcp_ftz", "sqrt_", "sqrt_ftz", "rsqrt_", "rsqrt_ftz", "tanh_",
+)  # fmt: skip
 
 
 def machine() -> dict[str, Any]:
@@ -40,7 +42,7 @@ def machine() -> dict[str, Any]:
 
 def record_probes(suite: str) -> None:
     results: dict[str, Any] = {}
-    about = {**machine(), "digests": {}}
+    about: dict[str, Any] = {**machine(), "digests": {}}
     with tempfile.TemporaryDirectory() as scratch:
         card = Card(suites.build(suite, Path(scratch), find_toolchain()).cubin)
         try:
@@ -54,11 +56,13 @@ def record_probes(suite: str) -> None:
 
 def record_attention() -> None:
     results: dict[str, Any] = {}
+    about: dict[str, Any] = {**machine(), "digests": {}}
     with tempfile.TemporaryDirectory() as kept:
         for case in suites.attentions():
             card = Card(suites.build_version(case.version, find_toolchain(), Path(kept)).cubin)
             results[case.name] = card.run(case.launches, case.tensors, "O")
-    suites.save("attention", results, machine())
+            about["digests"][case.name] = case.digest
+    suites.save("attention", results, about)
     print(f"attention: {', '.join(results)}")
 
 
@@ -68,10 +72,8 @@ def record_limits() -> None:
         card = Card(Builder(here, Path(kept), find_toolchain()).build(version_of("limits.cu"), suites.TARGET).cubin)
         results = {name: card.scan(name) for name in LIMITS}
     suites.save("limits", results, machine())
-    for name, (worst, strange) in results.items():
-        print(
-            f"{name}: {int(worst) >> 32} ulp at {np.uint32(worst & 0xFFFFFFFF).view(np.float32)!r}, {int(strange)} strange"
-        )
+    for name, (worst, most, strange) in results.items():
+        print(f"{name}: {int(worst) >> 32} ulp, {most.view(np.float64):.3g}, {int(strange)} strange")
 
 
 if __name__ == "__main__":
