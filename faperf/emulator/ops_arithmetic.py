@@ -16,6 +16,8 @@ from faperf.emulator.fault import NotEmulatedError
 from faperf.emulator.ops_common import computed, only, type_of, ufunc
 from faperf.emulator.ptx import Instruction
 from faperf.emulator.rounding import (
+    EDGE,
+    HALF_EDGE,
     HALF_TINY,
     MODES,
     TINY,
@@ -62,6 +64,16 @@ def _two(d: Decoder, ins: Instruction, function: Any) -> Operation:
         return computed(d, kind, [(kind, text) for text in ins.operands[1:]], ins.operands[0], directed, ins)
     if mode != "rn":
         raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
+    if kind == "f32" and "ftz" in ins and function is np.multiply:
+
+        def flushing(a: Array, b: Array) -> Array:
+            result = a * b
+            edge = np.abs(result) == TINY
+            if edge.any():
+                result = np.where(edge, single(flushed(a.astype(np.float64) * b, EDGE)), result)
+            return result
+
+        return computed(d, kind, [(kind, text) for text in ins.operands[1:]], ins.operands[0], flushing, ins)
     return ufunc(d, ins, function, kind, ins.operands[1:], ins.operands[0])
 
 
@@ -98,8 +110,7 @@ def _half(d: Decoder, ins: Instruction, function: Callable[..., Array]) -> Opera
             result = odd_single(result) if result.dtype == np.float64 else result
             result = brain(flushed(result) if ftz else result)
         else:
-            result = half(result)
-            result = (flushed(result, HALF_TINY) if ftz else result).view(np.uint16)
+            result = half(flushed(result, HALF_EDGE) if ftz else result).view(np.uint16)
         np.copyto(r[to], result.view(store), where=path.mask)
 
     return run
@@ -182,7 +193,8 @@ def _fma(d: Decoder, ins: Instruction) -> Operation:
         total = x.astype(np.float64) * y + z
         if mode == "rn" and not doubtful(total).any():
             return total.astype(np.float32)
-        return single(fused(x, y, z), mode)
+        total = fused(x, y, z)
+        return single(flushed(total, EDGE) if "ftz" in ins else total, mode)
 
     return computed(d, kind, sources, ins.operands[0], once, ins)
 

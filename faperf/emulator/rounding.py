@@ -11,6 +11,9 @@ from faperf.emulator.state import Array
 
 TINY = np.float32(2.0**-126)
 HALF_TINY = np.float32(2.0**-14)
+EDGE = 2.0**-126 * (1 - 2.0**-25)
+HALF_EDGE = np.float32(2.0**-14 * (1 - 2.0**-12))
+"""A result below is subnormal after it was rounded to the type's bits, however small its exponent: only then .ftz takes it."""
 MODES = ("rn", "rz", "rm", "rp")
 
 
@@ -44,7 +47,7 @@ def doubtful(x: Array) -> Array:
     there.
     """
     bits = x.view(np.int64)
-    return ((bits & 0x1FFFFFFF) == 0x10000000) | ((np.abs(x) < TINY) & (x != 0))
+    return ((bits & 0x1FFFFFFF) == 0x10000000) | ((np.abs(x) <= TINY) & (x != 0))
 
 
 def fused_double(a: Array, b: Array, c: Array) -> Array:

@@ -38,13 +38,14 @@ def copy_async(cache: str, size: int, fewer: str) -> Probe:
 
 FLOATS = {2: np.float16, 4: np.float32}
 SHAPES = {
-    1: ((200,), (64,), ((0,), (150,), (-24,))),
-    2: ((37, 96), (32, 16), ((0, 0), (64, 24), (80, 30), (-8, -3))),
+    1: ((200,), (64,), ((0,), (144,), (-24,), (150,), (37,))),
+    2: ((37, 96), (32, 16), ((0, 0), (64, 24), (80, 30), (-8, -3), (3, 5))),
     3: ((5, 19, 64), (16, 8, 2), ((0, 0, 0), (16, 13, 4), (56, -3, -1))),
     4: ((2, 13, 3, 64), (64, 1, 8, 1), ((0, 1, 2, 1), (32, 2, 9, 0), (0, 2, -4, 1))),
     5: ((2, 3, 4, 9, 32), (16, 4, 2, 2, 1), ((0, 0, 0, 0, 0), (16, 3, 1, 1, 1), (24, -2, 3, 2, 1))),
 }
-"""Dimensions → the tensor's shape, the box (innermost first), and corners: inside, over the end, before the start."""
+"""Dimensions → the tensor's shape, the box (innermost first), and corners: inside, over the end, before the start; at no
+multiple of 16 bytes."""
 
 
 def _box(dimensions: int, swizzle: int, unit: int) -> tuple[int, ...]:

@@ -1,26 +1,29 @@
 """`python -m tests.silicon.record [SUITE…]`: run the probes on this machine's GPU and write tests/data/silicon/*.npz.
 
-Each suite has a process of its own: a fault in one leaves the others alone. What had run before a fault is written.
+A probe that faults is recorded as one that does, and the others run on.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from faperf.build import Builder
-from faperf.device import find_gpu
+from faperf.device import LaunchError, find_gpu
 from faperf.toolchain import find_toolchain
 from tests.compiling import version_of
 from tests.silicon import suites
 from tests.silicon.card import Card
 
+PROCESSES = 4
 LIMITS = (
     "ex2", "ex2_ftz", "lg2", "lg2_ftz", "rcp", "rcp_ftz", "sqrt_", "sqrt_ftz", "rsqrt_", "rsqrt_ftz", "tanh_",
 )  # fmt: skip
@@ -41,17 +44,40 @@ def machine() -> dict[str, Any]:
 
 
 def record_probes(suite: str) -> None:
+    """A kernel that faults takes its context with it: what comes after it has a new process."""
     results: dict[str, Any] = {}
-    about: dict[str, Any] = {**machine(), "digests": {}}
+    faults: dict[str, str] = {}
+    probes = suites.probes_of(suite)
     with tempfile.TemporaryDirectory() as scratch:
-        card = Card(suites.build(suite, Path(scratch), find_toolchain()).cubin)
+        cubin = suites.build(suite, Path(scratch), find_toolchain()).cubin
+        entries = sorted({probe.entry for probe in probes if probe.family != "cluster"})
+        waiting = [[n for n, p in enumerate(probes) if p.entry in entries[k::PROCESSES]] for k in range(PROCESSES)]
+        waiting += [[n] for n, p in enumerate(probes) if p.family == "cluster"]
+        pool = ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn"), max_tasks_per_child=1)
+        while waiting := [numbers for numbers in waiting if numbers]:
+            answers = list(pool.map(run_some, [suite] * len(waiting), [cubin] * len(waiting), waiting))
+            for numbers, (found, fault) in zip(waiting, answers, strict=True):
+                results |= found
+                done = len(found)
+                if fault:
+                    faults[probes[numbers[done]].name] = fault
+                    done += 1
+                del numbers[:done]
+    digests = {probe.name: probe.digest for probe in probes}
+    suites.save(suite, results, {**machine(), "digests": digests, "faults": faults})
+    print(f"{suite}: {len(results)} probes; faults: {faults}")
+
+
+def run_some(suite: str, cubin: Path, numbers: list[int]) -> tuple[dict[str, Any], str | None]:
+    """The results of these probes up to the first that faults, and its fault."""
+    card, results = Card(cubin), {}
+    for number in numbers:
+        probe = suites.probes_of(suite)[number]
         try:
-            for probe in suites.probes_of(suite):
-                results[probe.name] = card.run([probe.launch], probe.tensors, probe.out)
-                about["digests"][probe.name] = probe.digest
-        finally:
-            suites.save(suite, results, about)
-    print(f"{suite}: {len(results)} probes")
+            results[probe.name] = card.run([probe.launch], probe.tensors, probe.out)
+        except Exception as error:
+            return results, LaunchError.of(error).kind
+    return results, None
 
 
 def record_attention() -> None:
