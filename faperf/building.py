@@ -132,7 +132,7 @@ def build_steps(workshop: Workshop, root: Path, manifests: Manifests, steps: Seq
     """
     workshop.project.make_state()
     builder = Builder(root, workshop.project.state / "cache", workshop.toolchain)
-    operations = load_operations(workshop.project.config.operations)
+    operations = load_operations(workshop.project)
     outcome = Outcome(header, {}, {}, [])
     entries: list[Entry] = []
 

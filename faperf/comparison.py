@@ -3,6 +3,7 @@
 import datetime
 import enum
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import msgspec
 
@@ -250,6 +251,21 @@ class Regression(msgspec.Struct, frozen=True, kw_only=True):
         return self.accepted is None or not self.accepted.covers
 
 
+class Annotation(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to be said at a place of the sources. `rule` is a metric, or compile, manifest or wrong result.
+
+    `file` is relative to the project; `line` is None where the whole file is meant. `level`: error for what fails the gate,
+    note for what is accepted. `new`: it was not so at the baseline.
+    """
+
+    level: Literal["error", "warning", "note"]
+    rule: str
+    text: str
+    file: str
+    line: int | None = None
+    new: bool = True
+
+
 class GateRow(msgspec.Struct, frozen=True, kw_only=True):
     """A version × target × workload at the gate.
 
@@ -274,10 +290,14 @@ class GateRow(msgspec.Struct, frozen=True, kw_only=True):
     cause: Cause | None = None
     tflops: float | None = None
     carried: bool = False
+    annotations: list[Annotation] = []
 
 
 class GateReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `faperf gate` found. `unmeasured` says why there are no times; `notes` what concerns the whole."""
+    """What `faperf gate` found. `unmeasured` says why there are no times; `notes` what concerns the whole.
+
+    `command` asks the same again; `folder` is the project's in its repository, where it is not its root.
+    """
 
     schema: int
     baseline: str
@@ -289,6 +309,8 @@ class GateReport(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     rows: list[GateRow]
     notes: list[str] = []
+    command: str = "faperf gate"
+    folder: str = ""
 
 
 # ── a bisection ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -24,6 +24,7 @@ FLOORS = [
     ["gate"],
     ["harness"],
     ["measuring"],
+    ["locating"],
     ["building"],
     ["figures"],
     ["report"],

@@ -191,7 +191,7 @@ def show(directory: Path, version: str, style: str) -> None:
         builds
     )  # of equal code, measured for another
     builds |= {key: build for key in partners if (build := history.build(key))}
-    worth = metrics_by_version(manifests, load_operations(project.config.operations), builds, silicon)
+    worth = metrics_by_version(manifests, load_operations(project), builds, silicon)
     timings = {entry.target: timings_of(history, newest, version, entry.target) for entry in found} if newest else {}
     chosen = manifests.versions.get(version)
     click.echo(show_text(chosen, version, pairs, findings, reported, silicon, worth, timings, style))
