@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from faperf.emulator import SCHEDULES
+from faperf.emulator.fault import MISALIGNED, OUT_OF_BOUNDS, DiagnosisError
 from faperf.emulator.ptx import parse
 from faperf.toolchain import Toolchain
 from tests.conftest import REPOSITORY
@@ -33,8 +34,20 @@ def test_the_emulator_agrees_with_the_card(suite: str, tmp_path: Path, toolchain
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("case", [case for case in suites.attentions() if case.name in suites.recorded("attention")[0]],
-                         ids=lambda case: case.name)  # fmt: skip
+def test_what_faults_on_the_card_is_diagnosed(tmp_path: Path, toolchain: Toolchain) -> None:
+    """Coordinates that are no multiple of 16 bytes, and stores at negative ones: illegal instructions on an H200."""
+    faults = suites.recorded("copies")[1]["faults"]
+    module = parse(suites.build("copies", tmp_path, toolchain).ptx.read_text())
+    assert len(faults) > 50
+    for probe in suites.probes_of("copies"):
+        if probe.name in faults:
+            with pytest.raises(DiagnosisError) as found:
+                suites.emulated(module, probe)
+            assert found.value.kind in (MISALIGNED, OUT_OF_BOUNDS)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("case", suites.recorded_attentions(), ids=lambda case: case.name)
 def test_the_ladder_agrees_with_the_card(case: suites.Attention, shared_cache: Path, toolchain: Toolchain) -> None:
     results, about = suites.recorded("attention")
     assert about["digests"][case.name] == case.digest

@@ -31,6 +31,7 @@ from faperf.emulator.rounding import (
     largest,
     odd_single,
     odd_sum,
+    positive,
     saturated,
     single,
 )
@@ -59,7 +60,7 @@ def _two(d: Decoder, ins: Instruction, function: Any) -> Operation:
             x, y = a.astype(np.float64), b.astype(np.float64)
             if function is np.multiply:
                 return single(x * y, mode)
-            return single(odd_sum(x, y if function is np.add else -y), mode)
+            return single(odd_sum(x, y if function is np.add else -y, mode), mode)
 
         return computed(d, kind, [(kind, text) for text in ins.operands[1:]], ins.operands[0], directed, ins)
     if mode != "rn":
@@ -103,7 +104,7 @@ def _half(d: Decoder, ins: Instruction, function: Callable[..., Array]) -> Opera
         r = path.r[f"u{width}"]
         result = function(*(taken(r[row]) for row in rows))
         if relu:
-            result = np.where(result < 0, result.dtype.type(0), result)
+            result = positive(result)
         if sat:
             result = saturated(result)
         if of_brain:
@@ -193,7 +194,7 @@ def _fma(d: Decoder, ins: Instruction) -> Operation:
         total = x.astype(np.float64) * y + z
         if mode == "rn" and not doubtful(total).any():
             return total.astype(np.float32)
-        total = fused(x, y, z)
+        total = fused(x, y, z, mode)
         return single(flushed(total, EDGE) if "ftz" in ins else total, mode)
 
     return computed(d, kind, sources, ins.operands[0], once, ins)

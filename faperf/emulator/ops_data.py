@@ -12,7 +12,7 @@ from faperf.emulator.fault import NotEmulatedError
 from faperf.emulator.memory import SHARED_WINDOW
 from faperf.emulator.ops_common import canonical, computed, only, spaces, together, type_of
 from faperf.emulator.ptx import TYPE_BITS, Instruction
-from faperf.emulator.rounding import brain, half
+from faperf.emulator.rounding import brain, half, positive
 from faperf.emulator.state import DTYPES, STORAGE, WARP, Array, Path
 
 # ── moves and conversions ────────────────────────────────────────────────────────────────────────────────────────────
@@ -88,7 +88,7 @@ def _narrow(d: Decoder, ins: Instruction, target: str) -> Operation:
 
     def bits(x: Array) -> Array:
         if relu:
-            x = np.where(x < 0, np.float32(0), x)
+            x = positive(x)
         if finite:
             x = np.clip(x, -LARGEST[kind], LARGEST[kind])
         return round_to(x, mode)

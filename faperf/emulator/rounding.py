@@ -23,8 +23,10 @@ def flushed(x: Array, tiny: Any = TINY) -> Array:
     return np.where(small, x * x.dtype.type(0), x) if small.any() else x
 
 
-def odd_sum(x: Array, y: Array) -> Array:
+def odd_sum(x: Array, y: Array, mode: str = "rn") -> Array:
     """x + y in float64; where that is inexact, rounded to odd: what is rounded again to less is then rounded as if once.
+
+    A sum of zero is -0 when rounding down, unless both are +0.
 
     (Knuth's TwoSum gives the error; Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums".)
     """
@@ -34,12 +36,14 @@ def odd_sum(x: Array, y: Array) -> Array:
     bits = total.view(np.int64)
     away = (error > 0) == (total > 0)
     wrong = (error != 0) & ((bits & 1) == 0) & np.isfinite(total)
+    if mode == "rm":
+        bits = np.where((total == 0) & (np.signbit(x) | np.signbit(y)), np.int64(-1 << 63), bits)
     return np.where(wrong, np.where(away, bits + 1, bits - 1), bits).view(np.float64)
 
 
-def fused(a: Array, b: Array, c: Array) -> Array:
+def fused(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
     """a·b + c of numbers of up to 24 bits, in float64 rounded to odd."""
-    return odd_sum(a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64))
+    return odd_sum(a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64), mode)
 
 
 def doubtful(x: Array) -> Array:
@@ -48,6 +52,11 @@ def doubtful(x: Array) -> Array:
     """
     bits = x.view(np.int64)
     return ((bits & 0x1FFFFFFF) == 0x10000000) | ((np.abs(x) <= TINY) & (x != 0))
+
+
+def positive(x: Array) -> Array:
+    """Numbers up to 0 and -0 as +0 (.relu). NaN stays."""
+    return np.where(x <= 0, x.dtype.type(0), x)
 
 
 def fused_double(a: Array, b: Array, c: Array) -> Array:

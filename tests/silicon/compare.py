@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from faperf.emulator.fault import NotEmulatedError
 from faperf.emulator.ptx import Module
 from tests.silicon import suites
-from tests.silicon.probe import ABSOLUTE, BITS, RELATIVE, SUM, ULP, Distance, Probe, distance
+from tests.silicon.probe import ABSOLUTE, BITS, RELATIVE, SUM, ULP, Distance, Probe, distance, ordered
 
 LIMITS = {
     "ex2": 2, "rcp": 1, "sqrt": 1, "rsqrt": 2, "div": 2, "tanh.approx.f16": 1, "tanh.approx.bf16": 1,  # ulp
@@ -42,7 +44,8 @@ class Finding:
             (most for start, most in LIMITS.items() if self.probe.how != BITS and name.startswith(start)), default=0
         )  # fmt: skip
         found = []
-        if self.usual.most > limit or self.usual.strange:
+        unequal = self.probe.how == BITS and self.usual.equal < self.usual.elements  # zeros of another sign
+        if self.usual.most > limit or self.usual.strange or unequal:
             found.append(f"{name}: {self.usual}")
         if self.probe.how == SUM and self.exact.equal < self.exact.elements:
             found.append(f"{name}, summed like a tensor core: {self.exact}")
@@ -87,7 +90,7 @@ def _row(members: list[Finding]) -> str:
         return f"{len(members)} | | | not emulated"
     distances = [finding.usual for finding in known if finding.usual]
     elements, equal = sum(d.elements for d in distances), sum(d.equal for d in distances)
-    part = "all" if equal == elements else f"{100 * equal / elements:.1f} %"
+    part = "all" if equal == elements else f"{100 * equal / elements:.2f} %"
     how = members[0].probe.how
     text = _amount(max(d.most for d in distances), how)
     if how == SUM and all(finding.exact.equal == finding.exact.elements for finding in known if finding.exact):
@@ -99,6 +102,35 @@ def _amount(most: float, how: str) -> str:
     if most == 0:
         return "none"
     return f"{most:.0f}{UNITS[how]}" if how in (BITS, ULP) else f"2^{math.log2(most):.1f}{UNITS[how]}"
+
+
+def attention_table(modules: Mapping[str, Module]) -> str:
+    """Each version of this repository that was recorded, by its PTX. Distances in float16's ulp, and of the whole output."""
+    lines = [
+        f"| S = {suites.SHAPE['S']}, D = {suites.SHAPE['D']} | results | equal bits | largest difference | relative L2 |",
+        "|---|---|---|---|---|",
+    ]
+    for case in suites.recorded_attentions():
+        card = suites.recorded("attention")[0][case.name]
+        for exact in (False, True):
+            ours = case.emulated(modules[case.version], exact_sums=exact)
+            apart = np.abs(ours.astype(np.float64) - card.astype(np.float64))
+            ulps = np.abs(ordered(ours.view(np.uint16)) - ordered(card.view(np.uint16)))
+            norm = np.linalg.norm(apart) / np.linalg.norm(card.astype(np.float64))
+            label = f"{case.name}{', summed like a tensor core' if exact else ''}"
+            most = f"2^{math.log2(apart.max()):.1f} of values up to {np.abs(card).max():.2f}"
+            where = f"{np.median(ulps[ours != card]):.0f} ulp in the middle of those that differ"
+            equal = f"{100 * (ours == card).mean():.2f} %"
+            lines.append(f"| {label} | {card.size:,} | {equal} | {most}; {where} | 2^{math.log2(norm):.1f} |")
+    return "\n".join(lines)
+
+
+def summary() -> str:
+    about = suites.recorded("elementwise")[1]
+    count = sum(len(suites.recorded(suite)[0]) for suite in suites.SUITES)
+    faults = len(suites.recorded("copies")[1]["faults"])
+    machine = f"{about['card']}, driver {about['driver']}, nvcc {about['nvcc']}, {about['date']}"
+    return f"{machine}: {count} results, and {faults} launches that fault there and are diagnosed here."
 
 
 def limits_table(scans: Mapping[str, Any]) -> str:

@@ -133,7 +133,7 @@ def distance(probe: Probe, one: Any, other: Any) -> Distance:
         x, y = float_of(a, probe.kind), float_of(b, probe.kind)
     same = (a == b) | (np.isnan(x) & np.isnan(y))
     finite = np.isfinite(x) & np.isfinite(y)
-    ulps = np.where(finite & ~same, np.abs(_ordered(a) - _ordered(b)), 0)
+    ulps = np.where(finite & ~same, np.abs(ordered(a) - ordered(b)), 0)
     strange = ~same & ~finite
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         apart = np.where(finite & (x != y), np.abs(x - y), 0.0)
@@ -148,7 +148,7 @@ def distance(probe: Probe, one: Any, other: Any) -> Distance:
     return Distance(len(a), int(same.sum()), int(ulps.max()), int(strange.sum()), float(measure.max()), worst)
 
 
-def _ordered(bits: Any) -> Any:
+def ordered(bits: Any) -> Any:
     """Integers in the order of the floats: neighbours are 1 apart, and both zeros are 0."""
     signed = bits.view(f"i{bits.itemsize}").astype(np.int64)
     return np.where(signed < 0, -(signed & ((1 << (8 * bits.itemsize - 1)) - 1)), signed)

@@ -71,8 +71,8 @@ class Attention:
         """Of the inputs: a recorded result stands for these alone. The kernel may change, if it stays right."""
         return hashlib.sha256(b"".join(self.tensors[name].tobytes() for name in "QKV")).hexdigest()[:16]
 
-    def emulated(self, module: Module, schedule: str = LOCKSTEP) -> Any:
-        device = Device(module, self.tensors)
+    def emulated(self, module: Module, schedule: str = LOCKSTEP, exact_sums: bool = False) -> Any:
+        device = Device(module, self.tensors, exact_sums)
         for launch in self.launches:
             device.launch(launch, schedule)
         return device.memory.content("O")
@@ -87,9 +87,13 @@ def attentions() -> list[Attention]:
         launches = resolve(version, Workload("silicon", "silicon", "attention_forward", SHAPE))
         for distribution in DISTRIBUTIONS:
             inputs = ATTENTION.inputs(np, SHAPE, "BSHD", distribution, SEED)
-            output = np.full(ATTENTION.dimensions(SHAPE, "BSHD"), np.nan, np.float16)
+            output = np.full(tuple(ATTENTION.dimensions("O", SHAPE, "BSHD").values()), np.nan, np.float16)
             found.append(Attention(name, distribution, launches, {**inputs, "O": output}))
     return found
+
+
+def recorded_attentions() -> list[Attention]:
+    return [case for case in attentions() if case.name in recorded("attention")[0]]
 
 
 def build_version(name: str, toolchain: Toolchain, kept: Path) -> Artifact:
