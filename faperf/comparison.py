@@ -47,6 +47,19 @@ Silicon = Mapping[tuple[str, str], Measured]
 """Measured figures by (version, target)."""
 
 
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run knows of a version × target on one workload; `timing` is None where it was not measured."""
+
+    version: str
+    target: str
+    workload: str | None
+    run: Run
+    entry: Entry
+    build: Build | None
+    timing: Timing | None = None
+    carried: bool = False
+
+
 class LadderRow(msgspec.Struct, frozen=True):
     """A version on the ladder. `entry` and `build` are None when it was not built; `reported` when nobody published it."""
 

@@ -149,6 +149,17 @@ def _accepting(report: GateReport) -> list[str]:
     return [f'faperf accept {shlex.quote(name)} --reason "…"' for name in dict.fromkeys(names)]
 
 
+def row_text(row: GateRow) -> str:
+    """One row in words, for a test's failure."""
+    version, target, workload, verdict, change, since, tflops, why = _cells(row, plain)
+    facts = [("workload", workload), ("time against the baseline", change), ("since pinned", since), ("TFLOPS", tflops)]
+    lines = [f"{version} for {target}: {verdict}", *(f"  {name}: {value}" for name, value in facts if value)]
+    lines += [f"  {line}" for line in str(why).splitlines()]
+    if any(regression.counts for regression in row.regressions):
+        lines.append(f'  → faperf accept {shlex.quote(row.version)} --reason "…" accepts it')
+    return "\n".join(lines)
+
+
 def verdict_of(row: GateRow) -> str:
     """One word: of time, or of what is worse than that."""
     own_word = row.verdict is Verdict.BROKEN or row.status in (Status.FINE, Status.INCONCLUSIVE)
