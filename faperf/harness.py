@@ -117,7 +117,8 @@ def run_bundle(job: Job, say: Callable[[str], None]) -> Results:
     gpu, reason = find_gpu()
     if gpu is None or not can_measure():
         raise MeasuringError(
-            f"a bundle is measured on a GPU: {reason or 'cupy is not installed'}", remedy="faperf doctor"
+            f"a bundle is measured on a GPU: {reason or 'cupy or cuda-bindings is not installed'}",
+            remedy="faperf doctor",
         )
     operation = BUILT_IN.get(job.operation)
     if operation is None or operation.version != job.operation_version:
@@ -149,7 +150,9 @@ def exec_once(workshop: Workshop, version: Version, target: str | None, workload
     """`faperf exec`: build a version and launch it once in this process, for ncu and compute-sanitizer."""
     gpu, reason = find_gpu()
     if gpu is None or not can_measure():
-        raise MeasuringError(f"exec needs a GPU and cupy: {reason or 'cupy is not installed'}", remedy="faperf doctor")
+        raise MeasuringError(
+            f"exec needs a GPU and cupy: {reason or 'cupy or cuda-bindings is not installed'}", remedy="faperf doctor"
+        )
     chosen = target or next((t for t in version.targets if gpu.runs(t)), None)
     if chosen is None:
         raise SelectionError(f"no target of {version.id} runs on the {gpu.name}; it has: {', '.join(version.targets)}")
@@ -168,7 +171,8 @@ def rerun_commits(
     gpu, reason = find_gpu()
     if gpu is None or not can_measure():
         raise MeasuringError(
-            f"--rerun needs a GPU and cupy: {reason or 'cupy is not installed'}", remedy="faperf doctor"
+            f"--rerun needs a GPU and cupy: {reason or 'cupy or cuda-bindings is not installed'}",
+            remedy="faperf doctor",
         )
     changed = {
         (row.version, row.target)

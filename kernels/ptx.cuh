@@ -1,6 +1,6 @@
-// Thin wrappers over the PTX instructions that v12 and v13 use. Each names its section of the PTX ISA manual
-// (https://docs.nvidia.com/cuda/parallel-thread-execution/). All of them exist from sm_80 on. Shared-memory addresses
-// are 32-bit, in the .shared window.
+// Thin wrappers over the PTX instructions that the kernels use. Each names its section of the PTX ISA manual
+// (https://docs.nvidia.com/cuda/parallel-thread-execution/). All exist from sm_80 on, but for the sections that name
+// another architecture. Shared-memory addresses are 32-bit, in the .shared window.
 #pragma once
 #include <stdint.h>
 
@@ -60,6 +60,57 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity)
     } while (!done);
 }
 
+// ---- tensor memory accelerator: sm_90 on --------------------------------------------------------------------------
+
+// A CUtensorMap, passed by value as `const __grid_constant__ TensorMap`.
+struct alignas(64) TensorMap {
+    char opaque[128];
+};
+
+// "mbarrier.arrive" with .expect_tx: one arrival, and `bytes` more that the phase waits for.
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1; }"
+                 ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// "fence": the mbarriers that this thread has initialised are there for the asynchronous proxy too.
+__device__ __forceinline__ void fence_mbarrier_init() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// "fence.proxy": this thread's ordinary accesses of shared memory come before later ones by TMA or a tensor core.
+__device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// "cp.async.bulk.tensor": one box of a 4D tensor map, global -> shared; its bytes count on the barrier.
+__device__ __forceinline__ void tma_load_4d(uint32_t dst, const TensorMap* map, int c0, int c1, int c2, int c3,
+                                            uint32_t barrier) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6];"
+                 ::"r"(dst), "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier) : "memory");
+}
+
+// ---- roles of warpgroups: sm_90a ----------------------------------------------------------------------------------
+
+// "setmaxnreg": a warpgroup gives registers back, or waits until it gets more. N is a multiple of 8; wants a cap at entry.
+template <int N>
+__device__ __forceinline__ void setmaxnreg_dec() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N>
+__device__ __forceinline__ void setmaxnreg_inc() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+// "barrier.sync" and "barrier.arrive" on one of the CTA's barriers 1 to 15, for THREADS threads in all.
+__device__ __forceinline__ void named_barrier_sync(int number, int threads) {
+    asm volatile("barrier.sync.aligned %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void named_barrier_arrive(int number, int threads) {
+    asm volatile("barrier.arrive.aligned %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
 // ---- matrix fragments ---------------------------------------------------------------------------------------------
 
 // "ldmatrix": four 8x8 b16 matrices; lanes 8i..8i+7 give the 16-byte rows of matrix i. Lane t gets row t/4, columns
@@ -98,5 +149,41 @@ __device__ __forceinline__ float ex2(float x) {
 __device__ __forceinline__ uint32_t pack_f16x2(float lo, float hi) {
     uint32_t r;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
+
+// ---- pairs of halves ----------------------------------------------------------------------------------------------
+
+// "cvt": the two halves of an f16x2 as floats, the lower one first.
+__device__ __forceinline__ float2 unpack_f16x2(uint32_t h) {
+    float2 r;
+    asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi; }"
+        : "=f"(r.x), "=f"(r.y) : "r"(h));
+    return r;
+}
+
+// "add", "mul", "fma" of two pairs of halves, rounded to nearest.
+__device__ __forceinline__ uint32_t add_f16x2(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+__device__ __forceinline__ uint32_t mul_f16x2(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+__device__ __forceinline__ uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t r;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+
+// "ex2" of both halves, approximate.
+__device__ __forceinline__ uint32_t ex2_f16x2(uint32_t x) {
+    uint32_t r;
+    asm("ex2.approx.f16x2 %0, %1;" : "=r"(r) : "r"(x));
     return r;
 }
