@@ -4,10 +4,7 @@
 
 struct __half;  // only its pointers are used, so <cuda_fp16.h> and its compile time are not needed
 
-#ifndef BC
-#define BC 128                                    // key rows a tile
-#endif
-constexpr int D = 128, BR = 128;                  // head dim, query rows a CTA
+constexpr int D = 128, BR = 128, BC = 128;        // head dim, query rows a CTA, key rows a tile
 constexpr int BLOCKS = BR / 64;                   // of rows: a wgmma has 64
 constexpr int THREADS = 128;
 constexpr int CHUNKS = D * 2 / 16;                // 16-byte chunks a row

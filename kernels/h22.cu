@@ -7,21 +7,7 @@ struct __half;  // only its pointers are used, so <cuda_fp16.h> and its compile 
 #ifndef D
 #define D 128                                     // head dim: 64 or 128
 #endif
-#ifndef BC
-#define BC 128
-#endif
-#ifndef STAGES
-#define STAGES 2
-#endif
-#ifndef PINGPONG
-#define PINGPONG 1
-#endif
-#ifndef OVERLAP
-#define OVERLAP 1
-#endif
-#ifndef MASK
-#define MASK 0
-#endif
+constexpr int BC = 128, STAGES = 2;               // key rows a tile; K buffers, and as many V buffers
 constexpr int CONSUMERS = 2;                      // warpgroups of 64 query rows
 constexpr int BR = 64 * CONSUMERS;                // query rows a CTA
 constexpr int THREADS = (CONSUMERS + 1) * 128;    // consumers, then producers
@@ -109,15 +95,6 @@ __device__ __forceinline__ void rescale(float (&o)[D / 8][4], const float (&alph
         for (int i = 0; i < 4; ++i) o[n][i] *= alpha[i / 2];
 }
 
-#if MASK
-__device__ __forceinline__ void mask(float (&s)[BC / 8][4], int left, int lane) {
-#pragma unroll
-    for (int n = 0; n < BC / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            if (n * 8 + lane % 4 * 2 + i % 2 >= left) s[n][i] = -INFINITY;
-}
-#endif
 
 // O / l to the warp's own 16 rows of a shared tile, then out in 16-byte chunks, whole rows an instruction.
 __device__ __forceinline__ void store_o(char* o_global, uint32_t row_stride, char* tile, const float (&o)[D / 8][4],
@@ -150,8 +127,7 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
     const uint32_t k_full = v_ring + STAGES * KV_BYTES, k_empty = k_full + STAGES * 8;  // barriers, 8 bytes each
     const uint32_t v_full = k_empty + STAGES * 8, v_empty = v_full + STAGES * 8, q_full = v_empty + STAGES * 8;
     const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    const int batch = blockIdx.y / H, head = blockIdx.y % H;
-    const int tiles = MASK ? (S + BC - 1) / BC : S / BC;
+    const int batch = blockIdx.y / H, head = blockIdx.y % H, tiles = S / BC;
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; ++i) {
@@ -190,38 +166,25 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
         uint32_t p[BC / 16][4];
 
         mbarrier_wait(q_full, 0);
-#if OVERLAP
-#if PINGPONG
         if (group == 1) named_barrier_arrive(other_turn, 256);
-#endif
         mbarrier_wait(k_full, 0);
         start_qk(s, q_tile, k_ring);
         wgmma_wait<0>();
         keep_in_place(s);
         if (lane == 0) mbarrier_arrive(k_empty);
-#if MASK
-        if (tiles == 1) mask(s, S, lane);
-#endif
         softmax(s, m, l, alpha);
         pack(p, s);
         for (int j = 1; j < tiles; ++j) {  // QK of tile j, PV of tile j - 1
             const int stage = j % STAGES, before = (j - 1) % STAGES;
             mbarrier_wait(k_full + stage * 8, j / STAGES % 2);
-#if PINGPONG
             named_barrier_sync(own_turn, 256);
-#endif
             start_qk(s, q_tile, k_ring + stage * KV_BYTES);
             mbarrier_wait(v_full + before * 8, (j - 1) / STAGES % 2);
             start_pv(o, p, v_ring + before * KV_BYTES);
-#if PINGPONG
             if (group == 0 || j + 1 < tiles) named_barrier_arrive(other_turn, 256);
-#endif
             wgmma_wait<1>();
             keep_in_place(s);
             if (lane == 0) mbarrier_arrive(k_empty + stage * 8);
-#if MASK
-            if (j + 1 == tiles) mask(s, S - j * BC, lane);
-#endif
             softmax(s, m, l, alpha);
             wgmma_wait<0>();
             keep_in_place(o);
@@ -234,27 +197,6 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
         start_pv(o, p, v_ring + last * KV_BYTES);
         wgmma_wait<0>();
         keep_in_place(o);
-#else
-        for (int j = 0; j < tiles; ++j) {
-            const int stage = j % STAGES, phase = j / STAGES % 2;
-            mbarrier_wait(k_full + stage * 8, phase);
-            start_qk(s, q_tile, k_ring + stage * KV_BYTES);
-            wgmma_wait<0>();
-            keep_in_place(s);
-            if (lane == 0) mbarrier_arrive(k_empty + stage * 8);
-#if MASK
-            if (j + 1 == tiles) mask(s, S - j * BC, lane);
-#endif
-            softmax(s, m, l, alpha);
-            rescale(o, alpha);
-            pack(p, s);
-            mbarrier_wait(v_full + stage * 8, phase);
-            start_pv(o, p, v_ring + stage * KV_BYTES);
-            wgmma_wait<0>();
-            keep_in_place(o);
-            if (lane == 0) mbarrier_arrive(v_empty + stage * 8);
-        }
-#endif
 
         // The warpgroup's tile of Q carries its O once all four warps are past their last QK.
         named_barrier_sync(3 + group, 128);
