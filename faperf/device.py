@@ -58,7 +58,6 @@ class Gpu:
         return (chip_major, chip_minor <= minor) == (major, True)
 
 
-NO_GPU_CLASS = "no-gpu"
 LIBRARIES = {"cupy": "cupy", "cuda.bindings": "cuda-bindings"}
 """Module and package of what loads and launches; cuda.bindings makes tensor maps and launches in clusters."""
 
@@ -234,7 +233,7 @@ def _argument(argument: ResolvedArgument, tensors: Mapping[str, Any]) -> Any:
 
 
 def tensor_map(tensor: Any, argument: ResolvedArgument) -> Any:
-    """A CUtensorMap over a contiguous tensor of halves, as a numpy scalar of 128 bytes that a launch passes by value.
+    """A CUtensorMap over a contiguous tensor, as a numpy scalar of 128 bytes that a launch passes by value.
 
     The driver's "Tensor Map Object Management": tiled, no interleave, lines of 256 bytes into L2, zeros for what lies outside.
     It holds the tensor's address: other buffers need other maps. Raises LaunchError.
@@ -246,9 +245,12 @@ def tensor_map(tensor: Any, argument: ResolvedArgument) -> Any:
     if len(box) != len(sizes):
         what = f"tensor map of {argument.tensor_map}: a box of {len(box)} dimensions for a tensor of {len(sizes)}"
         raise LaunchError("launch refused", what)
-    modes = driver.CUtensorMapSwizzle
+    kinds, modes = driver.CUtensorMapDataType, driver.CUtensorMapSwizzle
+    kind = f"CU_TENSOR_MAP_DATA_TYPE_{str(tensor.dtype).upper()}"  # it has FLOAT16, FLOAT32, INT32, … of NumPy's names
+    if not hasattr(kinds, kind):
+        raise LaunchError("launch refused", f"there are no tensor maps of {tensor.dtype}, as {argument.tensor_map} is")
     error, made = driver.cuTensorMapEncodeTiled(
-        driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        getattr(kinds, kind),
         len(sizes),
         int(tensor.data.ptr),
         [driver.cuuint64_t(size) for size in sizes],
@@ -305,29 +307,29 @@ class _Clustered:
 
 
 class Arena:
-    """One placement of a set of tensors, each with guard bands on both sides, in plain device allocations.
+    """One placement of a set of tensors (dimensions and type), each with guard bands on both sides, in plain device allocations.
 
     `spread` allocations of random size go before them, so that every arena lies somewhere else.
     """
 
-    def __init__(self, sizes: Mapping[str, tuple[int, ...]], *, spread: random.Random | None = None) -> None:
+    def __init__(
+        self, tensors: Mapping[str, tuple[tuple[int, ...], str]], *, spread: random.Random | None = None
+    ) -> None:
         import cupy
 
         self._spacers = [cupy.cuda.memory.Memory(spread.randrange(1, 64) * 2**20) for _ in range(3)] if spread else []
         self._memory: list[Any] = []
         self.tensors: dict[str, Any] = {}
         self._guarded: dict[str, Any] = {}
-        for name, shape in sizes.items():
-            count = 1
-            for size in shape:
-                count *= size
+        for name, (shape, dtype) in tensors.items():
+            count = math.prod(shape) * cupy.dtype(dtype).itemsize
             offset = (spread.randrange(0, 64) * 4096) if spread else 0
-            memory = cupy.cuda.memory.Memory(offset + count * 2 + 2 * GUARD_BYTES)
+            memory = cupy.cuda.memory.Memory(offset + count + 2 * GUARD_BYTES)
             pointer = cupy.cuda.MemoryPointer(memory, offset)
-            whole = cupy.ndarray((count + GUARD_BYTES,), dtype=cupy.float16, memptr=pointer)
+            whole = cupy.ndarray((count + 2 * GUARD_BYTES,), dtype=cupy.uint8, memptr=pointer)
             self._memory.append(memory)
             self._guarded[name] = whole
-            self.tensors[name] = whole[GUARD_BYTES // 2 : GUARD_BYTES // 2 + count].reshape(shape)
+            self.tensors[name] = whole[GUARD_BYTES : GUARD_BYTES + count].view(dtype).reshape(shape)
 
     def poison(self, name: str, pattern: int) -> None:
         """Fill a tensor and its guard bands with a bit pattern of 16 bits."""
@@ -336,7 +338,7 @@ class Arena:
         self._guarded[name].view(cupy.uint16)[...] = pattern
 
     def overwritten(self, name: str, pattern: int) -> int:
-        """How many elements of a tensor's guard bands no longer hold the pattern."""
+        """How many 16-bit words of a tensor's guard bands no longer hold the pattern."""
         import cupy
 
         bits, edge = self._guarded[name].view(cupy.uint16), GUARD_BYTES // 2

@@ -1,54 +1,71 @@
-"""Commits, dirty state and the files of another commit. The only user of GitPython."""
+"""Commits, dirty state and the files of another commit. The only user of git.
+
+What every command asks is asked of git itself; GitPython, which takes as long to import as a ladder to print, is for what
+reads commits as objects.
+"""
 
 from __future__ import annotations
 
 import datetime
+import os
+import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
-
-import git
+from typing import TYPE_CHECKING, BinaryIO
 
 from faperf.errors import GitError
+
+if TYPE_CHECKING:
+    import git
 
 
 class Repository:
     """The git repository around a project. Paths given and returned are relative to the project's root."""
 
-    def __init__(self, root: Path, repo: git.Repo) -> None:
+    def __init__(self, root: Path, top: Path, common: Path) -> None:
         self.root = root
-        self._repo = repo
-        self._top = Path(repo.working_dir).resolve()
+        self._top = top
+        self._common = common
         self._prefix = root.relative_to(self._top).as_posix() if root != self._top else ""
+
+    @cached_property
+    def _repo(self) -> git.Repo:
+        import git
+
+        return git.Repo(self.root, search_parent_directories=True)
 
     @classmethod
     def find(cls, root: Path) -> Repository | None:
         """The repository that holds `root`, or None where there is none (then records carry no commit)."""
         root = root.resolve()
-        try:
-            repo = git.Repo(root, search_parent_directories=True)
-        except (git.InvalidGitRepositoryError, git.NoSuchPathError):
+        if not root.is_dir():
             return None
-        except git.GitError as error:
-            raise GitError(str(error), where=str(root)) from error
-        return None if repo.bare else cls(root, repo)
+        asked = _run(["rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir"], root)
+        if asked.returncode == 0:
+            top, common = os.fsdecode(asked.stdout).splitlines()
+            return cls(root, Path(top).resolve(), Path(common))
+        said = os.fsdecode(asked.stderr).strip()
+        if "not a git repository" in said or "must be run in a work tree" in said:
+            return None
+        raise GitError(said, where=str(root))
+
+    @property
+    def folder(self) -> str:
+        """The project's folder in the repository; "" where it is its root."""
+        return self._prefix
 
     def head(self) -> str | None:
         """HEAD's commit, detached or not; None before the first commit."""
-        try:
-            return self._repo.head.commit.hexsha
-        except ValueError:
-            return None
+        asked = _run(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"], self.root)
+        return os.fsdecode(asked.stdout).strip() if asked.returncode == 0 else None
 
     def resolve(self, ref: str) -> str:
         """The commit that a branch, tag, `HEAD~3` or hash names. Raises GitError."""
-        try:  # git itself: GitPython takes any 40 digits for a commit, whether it is here or not
-            found = git.Git(self.root).execute(
-                ["git", "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}"]
-            )
-            return str(found)
-        except (git.GitError, ValueError) as error:
+        try:
+            return self._git("rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}").strip()
+        except (GitError, ValueError) as error:  # ValueError: a NUL in it
             raise GitError(f"no commit '{ref}' here{self._shallow()}", remedy="see git log --oneline") from error
 
     def commits(self, span: str) -> list[str]:
@@ -61,9 +78,27 @@ class Repository:
         return listing.split()
 
     def first_parents(self, commit: str = "HEAD") -> Iterator[str]:
-        """A commit and its first-parent ancestors, newest first; none before the first commit."""
-        if self.head() is not None:
-            yield from self._git("rev-list", "--first-parent", commit).split()
+        """A commit and its first-parent ancestors, newest first; none before the first commit. Walks no further than is asked."""
+        if self.head() is None:
+            return
+        with subprocess.Popen(
+            ["git", "rev-list", "--first-parent", "--end-of-options", commit],
+            cwd=self.root,
+            env=_plain(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as walk:
+            assert walk.stdout is not None
+            assert walk.stderr is not None
+            try:
+                for line in walk.stdout:
+                    yield line.strip()
+                if walk.wait():
+                    raise GitError(f"git rev-list failed: {walk.stderr.read().strip()}{self._shallow()}")
+            finally:
+                walk.kill()
 
     def baseline(self, default_branch: str) -> str:
         """Where HEAD left the default branch, or HEAD's first parent when it is on it. Raises GitError."""
@@ -116,7 +151,7 @@ class Repository:
 
     @property
     def is_shallow(self) -> bool:
-        return (Path(self._repo.common_dir) / "shallow").exists()
+        return (self._common / "shallow").exists()
 
     def _knows(self, ref: str) -> bool:
         try:
@@ -189,8 +224,25 @@ class Repository:
         cwd: Path | None = None,
         istream: BinaryIO | None = None,
     ) -> str:
-        try:
-            runner = git.Git(cwd or self.root)
-            return str(runner.execute(["git", *arguments], strip_newline_in_stdout=False, env=env, istream=istream))
-        except git.GitError as error:
-            raise GitError(f"git {arguments[0]} failed: {error}{self._shallow()}") from error
+        asked = _run(arguments, cwd or self.root, env, istream)
+        if asked.returncode:
+            said = os.fsdecode(asked.stderr).strip()
+            raise GitError(f"git {arguments[0]} failed: {said}{self._shallow()}")
+        return os.fsdecode(asked.stdout)
+
+
+def _plain() -> dict[str, str]:
+    """The environment in which git's words are those that are read here."""
+    return {**os.environ, "LC_ALL": "C", "LANGUAGE": "C"}
+
+
+def _run(
+    arguments: Sequence[str], cwd: Path, env: dict[str, str] | None = None, istream: BinaryIO | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        ["git", *arguments],
+        cwd=cwd,
+        env={**_plain(), **(env or {})},
+        stdin=istream or subprocess.DEVNULL,
+        capture_output=True,
+    )

@@ -30,6 +30,7 @@ from faperf.project import Project
 from faperf.record import Build, Calibration, Reported, ReportedLadder, Run
 
 NO_GIT = "nogit"
+NO_GPU_CLASS = "no-gpu"
 
 
 class Machine(msgspec.Struct, frozen=True):

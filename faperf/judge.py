@@ -4,8 +4,6 @@
 without an interval, so a change below `reported_same` is not called.
 """
 
-from __future__ import annotations
-
 import datetime
 import enum
 import math

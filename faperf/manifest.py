@@ -1,21 +1,19 @@
 """YAML → `Version` and `Workload`. Strict: an error names the file, the line, the key and the nearest known key."""
 
-from __future__ import annotations
-
 import datetime
 import difflib
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import yaml
 
-from faperf.errors import ManifestError
+from faperf.errors import ManifestError, SelectionError
 from faperf.project import Project
 
 SCHEMA = 1
@@ -239,6 +237,14 @@ def ladder_key(version_id: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
 
 
+def check_workloads(wanted: Sequence[str], there: Iterable[str]) -> None:
+    """Raises SelectionError for one of `wanted` that is neither a workload that is `there` nor a family of them."""
+    known = list(dict.fromkeys(part for name in there for part in (family_of(name), name)))
+    for name in wanted:
+        if name not in known:
+            raise SelectionError(f"no workload '{name}'", remedy=f"there are: {', '.join(known) or 'none'}")
+
+
 def _expand(file: _Workloads) -> Iterator[Workload]:
     for name, workload in file.workloads.items():
         axes = {key: value for key, value in workload.shape.items() if isinstance(value, list)}
@@ -297,7 +303,7 @@ def decode_yaml(path: Path, where: str, kind: type[T]) -> T:
             where=where,
             remedy="upgrade faperf" if content["schema"] > SCHEMA else f"write schema: {SCHEMA}",
         )
-    unknown = list(_unknown_keys(node, msgspec.inspect.type_info(kind), ""))
+    unknown = list(_unknown_keys(node, _type_info(kind), ""))  # type: ignore[arg-type]
     if unknown:
         first_line, _, _, first_known = unknown[0]
         text = "; ".join(f"line {n}: unknown key '{place}'{_nearest(key, known)}" for n, place, key, known in unknown)
@@ -309,6 +315,9 @@ def decode_yaml(path: Path, where: str, kind: type[T]) -> T:
         trail = place.strip("`").removeprefix("$").removeprefix(".")
         what = f"{trail}: {message}" if trail else message
         raise ManifestError(what, where=f"{where}:{_line_of(node, trail)}") from error
+
+
+_type_info = cache(msgspec.inspect.type_info)
 
 
 class _Loader(yaml.CSafeLoader):

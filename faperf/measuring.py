@@ -7,7 +7,7 @@ import fcntl
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,11 +17,11 @@ from faperf import __version__, record
 from faperf.build import Artifact
 from faperf.building import Outcome, Step
 from faperf.device import LaunchError
-from faperf.errors import HistoryError, MeasuringError, SelectionError
+from faperf.errors import HistoryError, MeasuringError
 from faperf.history import History, write_atomically
 from faperf.job import Job, JobWorkload, Side, Task
-from faperf.manifest import Manifests, Version, Workload, family_of
-from faperf.operations import Operation
+from faperf.manifest import Manifests, Version, Workload
+from faperf.operations import Operation, Operations
 from faperf.record import PROTOCOL_VERSION, Build, Check, Protocol, Run, Timing
 from faperf.resolve import resolve
 from faperf.worker import Bench, FaultError, Worker, blank_check, launch_of
@@ -35,7 +35,14 @@ def side_name(version: str, target: str) -> str:
     return f"{version}@{target}"
 
 
-def make_side(name: str, version: Version, build: Build, artifact: Artifact, workloads: Sequence[Workload]) -> Side:
+def make_side(
+    name: str,
+    version: Version,
+    operation: Operation,
+    build: Build,
+    artifact: Artifact,
+    workloads: Sequence[Workload],
+) -> Side:
     return Side(
         name=name,
         version=version.id,
@@ -43,6 +50,8 @@ def make_side(name: str, version: Version, build: Build, artifact: Artifact, wor
         build=build.key,
         code=build.code,
         cubin=artifact.cubin.read_bytes(),
+        operation=operation.name,
+        operation_version=operation.version,
         launches={workload.name: resolve(version, workload) for workload in workloads},
         layout=version.operation.layout,
         ratio_to_fp16=version.tolerance.ratio_to_fp16,
@@ -51,16 +60,12 @@ def make_side(name: str, version: Version, build: Build, artifact: Artifact, wor
     )
 
 
-def make_job(
-    run: Run, operation: Operation, sides: Sequence[Side], workloads: Sequence[Workload], tasks: Sequence[Task]
-) -> Job:
+def make_job(run: Run, sides: Sequence[Side], workloads: Sequence[Workload], tasks: Sequence[Task]) -> Job:
     return Job(
         schema=record.SCHEMA,
         faperf=__version__,
         commit=run.commit,
         dirty=run.dirty,
-        operation=operation.name,
-        operation_version=operation.version,
         seeds=[SEED],
         protocol=Protocol(),
         sides=list(sides),
@@ -68,14 +73,6 @@ def make_job(
         tasks=list(tasks),
         run=run,
     )
-
-
-def check_workloads(wanted: Sequence[str], there: Iterable[str]) -> None:
-    """Raises SelectionError for one of `wanted` that is neither a workload that is `there` nor a family of them."""
-    known = list(dict.fromkeys(part for name in there for part in (family_of(name), name)))
-    for name in wanted:
-        if name not in known:
-            raise SelectionError(f"no workload '{name}'", remedy=f"there are: {', '.join(known) or 'none'}")
 
 
 def workloads_to_measure(version: Version, manifests: Manifests, wanted: Sequence[str]) -> list[Workload]:
@@ -109,7 +106,8 @@ def job_of(
         name = side_name(version.id, target)
         if name not in sides:
             build, artifact = outcome.builds[entry.build], outcome.artifacts[entry.build]
-            sides[name] = make_side(name, version, build, artifact, manifests.workloads_of(version))
+            operation = operations[version.operation.name]
+            sides[name] = make_side(name, version, operation, build, artifact, manifests.workloads_of(version))
         return name
 
     for version, target in steps:
@@ -120,11 +118,7 @@ def job_of(
             workloads[workload.name] = workload
             comparable = partner and parent and workload in manifests.workloads_of(parent)
             tasks.append(Task(str(name), workload.name, {"parent": str(partner)} if comparable else {}))
-    names = sorted({version.operation.name for version, _ in steps if version.operation.name in operations})
-    if len(names) > 1:
-        raise SelectionError(f"a run measures one operation, not {' and '.join(names)}", remedy="name the versions")
-    operation = operations[names[0] if names else "attention_forward"]
-    return make_job(outcome.run, operation, list(sides.values()), list(workloads.values()), tasks)
+    return make_job(outcome.run, list(sides.values()), list(workloads.values()), tasks)
 
 
 def against(new: Job, others: Mapping[str, Job], machine_class: str) -> Job:
@@ -215,7 +209,7 @@ def with_measured(run: Run, found: Sequence[record.Record], known: Mapping[Key, 
 def perform(
     job: Job,
     card: str,
-    distributions: Sequence[str],
+    operations: Operations,
     found: Callable[[Found], None],
     say: Callable[[str], None],
     spawned: Worker | None = None,
@@ -230,7 +224,7 @@ def perform(
     """
     right: dict[tuple[str, str], bool] = {}
     with the_card(card, say), spawned or Worker() as worker:
-        worker.job = job
+        worker.job, worker.places = job, operations.places_of(side.operation for side in job.sides)
         ready = worker.start()
         if ready.others:
             say(f"warning: {len(ready.others)} other process(es) compute on this card; timings will be void")
@@ -238,6 +232,7 @@ def perform(
             for name in [task.side, *task.partners.values()]:
                 if (name, task.workload) not in right:
                     begin(name)
+                    distributions = operations[job.side(name).operation].distributions
                     checks = list(_verify(job, name, task.workload, worker, distributions, say))
                     right[name, task.workload] = all(check.ok for check in checks)
                     for check in checks:
@@ -277,11 +272,12 @@ def _time(job: Job, task: Task, worker: Worker, found: Callable[[Found], None], 
     say(f"{task.side} on {task.workload}: {timing.ms.value:.4f} ms, {timing.tflops:.1f} TFLOPS")
 
 
-def launch_once(job: Job) -> None:
-    """The first task's kernel, once, on normal inputs, in this process. Raises MeasuringError."""
+def launch_once(job: Job, operations: Operations) -> None:
+    """The first task's kernel, once, on the inputs that are timed, in this process. Raises MeasuringError."""
     side, workload = job.side(job.tasks[0].side), job.workload(job.tasks[0].workload)
     try:
-        Bench(job, lambda answer: None).launch(side, workload, "normal", job.seeds[0])
+        distribution = operations[side.operation].distributions[0]
+        Bench(job, operations, lambda answer: None).launch(side, workload, distribution, job.seeds[0])
     except LaunchError as fault:
         raise MeasuringError(f"{side.name} on {workload.name}: {fault.kind}: {fault.detail}") from fault
 

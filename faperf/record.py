@@ -7,8 +7,6 @@ A field that is added gets a default; a field that is renamed or changes meaning
 UPGRADES, so that old lines stay readable. A line of a newer schema is refused with "upgrade faperf".
 """
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Callable
 from typing import Any

@@ -96,9 +96,10 @@ __device__ __forceinline__ void store_o(char* o_global, uint32_t row_stride, cha
         const float inverse = 1.0f / row_sum;
 #pragma unroll
         for (int n = 0; n < D / 8; ++n) {
-            const float2 sum = unpack_f16x2(o[n][r]);
+            float left, right;
+            unpack_f16x2(left, right, o[n][r]);
             *reinterpret_cast<uint32_t*>(tile + swizzle(warp * 16 + r * 8 + lane / 4, n) + lane % 4 * 4) =
-                pack_f16x2(sum.x * inverse, sum.y * inverse);
+                pack_f16x2(left * inverse, right * inverse);
         }
     }
     __syncwarp();

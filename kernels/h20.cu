@@ -103,8 +103,9 @@ __device__ __forceinline__ void store_o(char* o_global, uint32_t row_stride, cha
     float inverse[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        const float2 share = unpack_f16x2(l[r]);
-        float row_sum = share.x + share.y;
+        float even, odd;
+        unpack_f16x2(even, odd, l[r]);
+        float row_sum = even + odd;
         row_sum += __shfl_xor_sync(~0u, row_sum, 1);
         row_sum += __shfl_xor_sync(~0u, row_sum, 2);
         inverse[r] = 1.0f / row_sum;
@@ -115,9 +116,10 @@ __device__ __forceinline__ void store_o(char* o_global, uint32_t row_stride, cha
         const uint32_t pairs[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-            const float2 pair = unpack_f16x2(pairs[e]);
+            float left, right;
+            unpack_f16x2(left, right, pairs[e]);
             *reinterpret_cast<uint32_t*>(tile + swizzle(warp * 16 + e % 2 * 8 + lane / 4, 2 * i + e / 2) +
-                                         lane % 4 * 4) = pack_f16x2(pair.x * inverse[e % 2], pair.y * inverse[e % 2]);
+                                         lane % 4 * 4) = pack_f16x2(left * inverse[e % 2], right * inverse[e % 2]);
         }
     }
     __syncwarp();

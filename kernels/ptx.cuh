@@ -111,6 +111,128 @@ __device__ __forceinline__ void named_barrier_arrive(int number, int threads) {
     asm volatile("barrier.arrive.aligned %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
+// ---- tcgen05: sm_100a and sm_103a ---------------------------------------------------------------------------------
+// Tensor memory: 128 lanes x 512 columns of 32 bits; an address is lane << 16 | column. Warp w reaches lanes
+// 32 (w % 4) to 32 (w % 4) + 31 only, and adds that to the address itself.
+
+// "tcgen05.alloc": a warp gets COLUMNS (a power of two from 32 on); their address goes to shared memory.
+template <int COLUMNS>
+__device__ __forceinline__ void tmem_alloc(uint32_t address_to) {
+    asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(address_to), "n"(COLUMNS)
+                 : "memory");
+    asm volatile("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;" ::: "memory");
+}
+
+// "tcgen05.dealloc": by a warp, before the CTA ends.
+template <int COLUMNS>
+__device__ __forceinline__ void tmem_free(uint32_t tmem) {
+    asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(tmem), "n"(COLUMNS) : "memory");
+}
+
+// "tcgen05.fence": the tcgen05 instructions of this thread so far come before the barrier that follows ...
+__device__ __forceinline__ void tcgen05_fence_before_sync() {
+    asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
+}
+
+// ... and those from here on after the barrier that went before.
+__device__ __forceinline__ void tcgen05_fence_after_sync() {
+    asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
+}
+
+// "Matrix descriptor": a 128-byte-swizzled operand in shared memory. K-major: leading 0, stride 1024 (8 rows).
+// MN-major: leading is from one 64-element atom to the next, stride 1024 (8 of K).
+__device__ __forceinline__ uint64_t tcgen05_operand(uint32_t address, uint32_t leading, uint32_t stride) {
+    return (address & 0x3FFFF) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
+           static_cast<uint64_t>(stride >> 4) << 32 | 1ull << 46 | 2ull << 61;
+}
+
+// "Instruction descriptor" of kind::f16: f16 · f16 -> f32.
+constexpr uint32_t tcgen05_shape(int m, int n, bool a_mn_major, bool b_mn_major) {
+    return 1u << 4 | static_cast<uint32_t>(a_mn_major) << 15 | static_cast<uint32_t>(b_mn_major) << 16 |
+           static_cast<uint32_t>(n / 8) << 17 | static_cast<uint32_t>(m / 16) << 24;
+}
+
+// "tcgen05.mma": d[M x N] in tensor memory = a[M x 16] b[16 x N] (+ d), by one thread. Row r is lane r with M = 128,
+// lane 32 (r / 16) + r % 16 with M = 64.
+__device__ __forceinline__ void tcgen05_mma(uint32_t d, uint64_t a, uint64_t b, uint32_t shape, bool add) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %4, 0; tcgen05.mma.cta_group::1.kind::f16 [%0], %1, %2, %3, p; }"
+                 ::"r"(d), "l"(a), "l"(b), "r"(shape), "r"(static_cast<uint32_t>(add)) : "memory");
+}
+
+// "tcgen05.commit": one arrival on the barrier when all MMAs of this thread so far are done.
+__device__ __forceinline__ void tcgen05_commit(uint32_t barrier) {
+    asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(barrier)
+                 : "memory");
+}
+
+// "tcgen05.wait": the values of this thread's loads are there.
+__device__ __forceinline__ void tcgen05_wait_load() { asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory"); }
+
+// "tcgen05.ld", 32x32b: 8, 16 or 32 columns of this thread's lane, by a whole warp.
+__device__ __forceinline__ void tmem_load(float (&v)[8], uint32_t address) {
+    asm volatile("tcgen05.ld.sync.aligned.32x32b.x8.b32 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8];"
+                 : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]), "=f"(v[4]), "=f"(v[5]), "=f"(v[6]), "=f"(v[7])
+                 : "r"(address) : "memory");
+}
+
+__device__ __forceinline__ void tmem_load(float (&v)[16], uint32_t address) {
+    asm volatile("tcgen05.ld.sync.aligned.32x32b.x16.b32 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, [%16];"
+                 : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]), "=f"(v[4]), "=f"(v[5]), "=f"(v[6]), "=f"(v[7]),
+                   "=f"(v[8]), "=f"(v[9]), "=f"(v[10]), "=f"(v[11]), "=f"(v[12]), "=f"(v[13]), "=f"(v[14]), "=f"(v[15])
+                 : "r"(address) : "memory");
+}
+
+__device__ __forceinline__ void tmem_load(float (&v)[32], uint32_t address) {
+    asm volatile("tcgen05.ld.sync.aligned.32x32b.x32.b32 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, [%32];"
+                 : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]), "=f"(v[4]), "=f"(v[5]), "=f"(v[6]), "=f"(v[7]),
+                   "=f"(v[8]), "=f"(v[9]), "=f"(v[10]), "=f"(v[11]), "=f"(v[12]), "=f"(v[13]), "=f"(v[14]),
+                   "=f"(v[15]), "=f"(v[16]), "=f"(v[17]), "=f"(v[18]), "=f"(v[19]), "=f"(v[20]), "=f"(v[21]),
+                   "=f"(v[22]), "=f"(v[23]), "=f"(v[24]), "=f"(v[25]), "=f"(v[26]), "=f"(v[27]), "=f"(v[28]),
+                   "=f"(v[29]), "=f"(v[30]), "=f"(v[31])
+                 : "r"(address) : "memory");
+}
+
+// "tcgen05.ld" with .red (sm_103a): as above, and gives the largest of the columns.
+__device__ __forceinline__ float tmem_load_max(float (&v)[32], uint32_t address) {
+    float largest;
+    asm volatile("tcgen05.ld.red.sync.aligned.32x32b.x32.max.f32 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+                 "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, [%33];"
+                 : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]), "=f"(v[4]), "=f"(v[5]), "=f"(v[6]), "=f"(v[7]),
+                   "=f"(v[8]), "=f"(v[9]), "=f"(v[10]), "=f"(v[11]), "=f"(v[12]), "=f"(v[13]), "=f"(v[14]), "=f"(v[15]),
+                   "=f"(v[16]), "=f"(v[17]), "=f"(v[18]), "=f"(v[19]), "=f"(v[20]), "=f"(v[21]), "=f"(v[22]),
+                   "=f"(v[23]), "=f"(v[24]), "=f"(v[25]), "=f"(v[26]), "=f"(v[27]), "=f"(v[28]), "=f"(v[29]),
+                   "=f"(v[30]), "=f"(v[31]), "=f"(largest)
+                 : "r"(address) : "memory");
+    return largest;
+}
+
+// The same, for the largest alone. There is no form without the values: they get registers all the same.
+template <int COLUMNS>
+__device__ float tmem_max(uint32_t address);
+
+template <>
+__device__ __forceinline__ float tmem_max<8>(uint32_t address) {
+    float largest;
+    asm volatile("{ .reg .b32 d<8>; tcgen05.ld.red.sync.aligned.32x32b.x8.max.f32 "
+                 "{d0, d1, d2, d3, d4, d5, d6, d7}, %0, [%1]; }"
+                 : "=f"(largest) : "r"(address) : "memory");
+    return largest;
+}
+
+template <>
+__device__ __forceinline__ float tmem_max<32>(uint32_t address) {
+    float largest;
+    asm volatile("{ .reg .b32 d<32>; tcgen05.ld.red.sync.aligned.32x32b.x32.max.f32 "
+                 "{d0, d1, d2, d3, d4, d5, d6, d7, d8, d9, d10, d11, d12, d13, d14, d15, d16, d17, d18, "
+                 "d19, d20, d21, d22, d23, d24, d25, d26, d27, d28, d29, d30, d31}, %0, [%1]; }"
+                 : "=f"(largest) : "r"(address) : "memory");
+    return largest;
+}
+
 // ---- matrix fragments ---------------------------------------------------------------------------------------------
 
 // "ldmatrix": four 8x8 b16 matrices; lanes 8i..8i+7 give the 16-byte rows of matrix i. Lane t gets row t/4, columns
@@ -152,38 +274,35 @@ __device__ __forceinline__ uint32_t pack_f16x2(float lo, float hi) {
     return r;
 }
 
-// ---- pairs of halves ----------------------------------------------------------------------------------------------
-
-// "cvt": the two halves of an f16x2 as floats, the lower one first.
-__device__ __forceinline__ float2 unpack_f16x2(uint32_t h) {
-    float2 r;
-    asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi; }"
-        : "=f"(r.x), "=f"(r.y) : "r"(h));
-    return r;
-}
-
-// "add", "mul", "fma" of two pairs of halves, rounded to nearest.
-__device__ __forceinline__ uint32_t add_f16x2(uint32_t a, uint32_t b) {
-    uint32_t r;
-    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-    return r;
-}
-
+// "mul.f16x2": a b, half by half.
 __device__ __forceinline__ uint32_t mul_f16x2(uint32_t a, uint32_t b) {
     uint32_t r;
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 }
 
+// "fma.f16x2": a b + c, half by half.
 __device__ __forceinline__ uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t r;
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
     return r;
 }
 
-// "ex2" of both halves, approximate.
-__device__ __forceinline__ uint32_t ex2_f16x2(uint32_t x) {
+// "add.f16x2": a + b, half by half.
+__device__ __forceinline__ uint32_t add_f16x2(uint32_t a, uint32_t b) {
     uint32_t r;
-    asm("ex2.approx.f16x2 %0, %1;" : "=r"(r) : "r"(x));
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
+}
+
+// "ex2.f16x2": 2^x, half by half, approximate.
+__device__ __forceinline__ uint32_t ex2_f16x2(uint32_t x) {
+    uint32_t y;
+    asm("ex2.approx.f16x2 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+// "cvt": the two halves of an f16x2 as floats.
+__device__ __forceinline__ void unpack_f16x2(float& lo, float& hi, uint32_t x) {
+    asm("{ .reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }" : "=f"(lo), "=f"(hi) : "r"(x));
 }

@@ -79,7 +79,7 @@ def run(
       faperf run --bundle job.faperf   on a GPU host without git, nvcc or the sources
     """
     if bundle:
-        _run_bundle(bundle, out or bundle.with_name(bundle.name + ".results"))
+        _run_bundle(directory, bundle, out or bundle.with_name(bundle.name + ".results"))
         return
     if commits and resume:
         raise click.UsageError("--resume goes on with a run of the working tree; with --commits use --skip-existing")
@@ -201,12 +201,21 @@ def execute(
     click.echo(f"{version}: launched once")
 
 
-def _run_bundle(bundle: Path, out: Path) -> None:
-    """Measure a bundle; there may be no project here."""
+def _run_bundle(directory: Path, bundle: Path, out: Path) -> None:
+    """Measure a bundle; there may be no project here, and if there is it lends its operations."""
+    from faperf.errors import ConfigError
     from faperf.harness import run_bundle
     from faperf.measuring import read_bundle, write_results
+    from faperf.operations import Operations, load_operations
+    from faperf.project import Project
 
-    results = run_bundle(read_bundle(bundle), lambda line: click.echo(line, err=True))
+    try:
+        project = Project.find(directory)
+    except ConfigError:
+        operations = Operations({})
+    else:
+        operations = load_operations(project)
+    results = run_bundle(read_bundle(bundle), operations, lambda line: click.echo(line, err=True))
     write_results(results, out)
     click.echo(f"{out}: {len(results.records)} records; bring it home and faperf import it")
     if results.wrong:

@@ -38,8 +38,7 @@ def ladder(directory: Path, target: str | None, commit: str | None, workload: st
     from faperf.errors import SelectionError
     from faperf.figures import builds_of, informed, latest_run, open_repository
     from faperf.history import History
-    from faperf.manifest import load_manifests
-    from faperf.measuring import check_workloads
+    from faperf.manifest import check_workloads, load_manifests
 
     project = open_project(directory)
     history, repository = History(project), open_repository(project)
@@ -100,8 +99,7 @@ def diff(
     from faperf.figures import silicon_of
     from faperf.harness import Wish, rerun_commits, run_of, run_tree
     from faperf.judge import Verdict, thresholds_from
-    from faperf.manifest import load_manifests
-    from faperf.measuring import check_workloads
+    from faperf.manifest import check_workloads, load_manifests
     from faperf.report.terminal import diff_text
 
     project = open_project(directory)
@@ -150,10 +148,19 @@ def show(directory: Path, version: str, style: str) -> None:
     """
     from faperf.comparison import ladder as build_ladder
     from faperf.errors import SelectionError
-    from faperf.figures import builds_of, informed, latest_run, open_repository, silicon_of
+    from faperf.figures import (
+        builds_of,
+        informed,
+        latest_run,
+        metrics_by_version,
+        open_repository,
+        silicon_of,
+        timings_of,
+    )
     from faperf.history import History
     from faperf.judge import thresholds_from
     from faperf.manifest import load_manifests
+    from faperf.operations import load_operations
     from faperf.report.terminal import show_text
 
     project = open_project(directory)
@@ -180,7 +187,14 @@ def show(directory: Path, version: str, style: str) -> None:
     }
     pairs = [(entry, builds.get(entry.build or "")) for entry in found]
     silicon = silicon_of(history, newest) if newest else {}
-    click.echo(show_text(manifests.versions.get(version), version, pairs, findings, reported, silicon, style))
+    partners = {m.timing.build for m in silicon.values() if m.timing} - set(
+        builds
+    )  # of equal code, measured for another
+    builds |= {key: build for key in partners if (build := history.build(key))}
+    worth = metrics_by_version(manifests, load_operations(project), builds, silicon)
+    timings = {entry.target: timings_of(history, newest, version, entry.target) for entry in found} if newest else {}
+    chosen = manifests.versions.get(version)
+    click.echo(show_text(chosen, version, pairs, findings, reported, silicon, worth, timings, style))
     say_warnings(history)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Callable, Mapping
 from itertools import product
@@ -60,14 +61,21 @@ class Device:
             self._programs[entry] = decode(self.module, entry)
         return self._programs[entry]
 
-    def launch(self, launch: ResolvedLaunch, schedule: str = LOCKSTEP, seed: int = 0) -> None:
-        """Run every CTA. Raises DiagnosisError and NotEmulatedError."""
+    def launch(
+        self, launch: ResolvedLaunch, schedule: str = LOCKSTEP, seed: int = 0, sample: int | None = None
+    ) -> None:
+        """Run every CTA, or `sample` of them drawn by the seed. Raises DiagnosisError and NotEmulatedError.
+
+        What a sample has stored `memory.stored` tells.
+        """
         program = self.program(launch.entry)
         if launch.cluster != (1, 1, 1):
             raise NotEmulatedError(f"a cluster of {launch.cluster} CTAs")
         parameters = self._parameters(program, launch)
         x, y, z = launch.grid
         ctas = [(i, j, k) for k, j, i in product(range(z), range(y), range(x))]
+        if sample is not None and sample < len(ctas):
+            ctas = [ctas[n] for n in sorted(random.Random(seed).sample(range(len(ctas)), sample))]
         together = max(1, LANES // (-(-launch.threads // 32) * 32))
         for first in range(0, len(ctas), together):
             wave = Wave(program, ctas[first : first + together], launch.grid, launch.block, self.memory, launch.smem)

@@ -225,7 +225,7 @@ def _store(d: Decoder, ins: Instruction) -> Operation:
         values = np.stack(
             [path.pick(path.r[f"u{w}"][row]).astype(store) for w, row in zip(widths, rows, strict=True)], axis=1
         )
-        memory.view(size, count)[offset // (size * count)] = values
+        memory.put(size, count, offset, values)
 
     return save
 
@@ -260,6 +260,7 @@ def _atomic(d: Decoder, ins: Instruction) -> Operation:
         for lane, cell in enumerate(index):
             before[lane] = cells[cell]
             cells[cell] = function(cells[cell], *(value[lane] for value in values))
+        memory.put(bits // 8, 1, index * (bits // 8), memory.view(bits // 8, 1)[index])
         if out is not None:
             path.put(path.r[kind][out], before)
 

@@ -78,7 +78,7 @@ def _tensor_copy(d: Decoder, ins: Instruction) -> Operation:
             cells = wave.shared.bytes.view(np.uint16)
             if bars is None:
                 _begin_read(one, words, BULK, ins)
-                wave.memory.bytes.view(np.uint16)[where[inside] // HALF] = cells[offset[inside] // HALF]
+                wave.memory.put(HALF, 1, where[inside], cells[offset[inside] // HALF, None])
                 continue
             data = np.zeros(len(offset), np.uint16)
             data[inside] = wave.memory.bytes.view(np.uint16)[where[inside] // HALF]
@@ -166,7 +166,7 @@ def _bulk_copy(d: Decoder, ins: Instruction) -> Operation:
             words = words_of(np.array([near]), n)
             if bars is None:
                 _begin_read(one, words, BULK, ins)
-                wave.memory.bytes[far : far + n] = wave.shared.bytes[near : near + n]
+                wave.memory.put(1, 1, np.arange(far, far + n), wave.shared.bytes[near : near + n, None])
                 continue
             data = wave.memory.bytes[far : far + n].copy()
 
