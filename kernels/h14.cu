@@ -1,4 +1,15 @@
-// h14 (parent v13): a rewrite for Hopper. TMA instead of cp.async, QK on wgmma; PV stays on mma.sync.
+// h14 (parent v13): a rewrite for Hopper, as v14 is for Blackwell. TMA loads, QK on wgmma; PV stays on mma.sync.
+// Change    cp.async and its two producer warps -> TMA, which swizzles and counts bytes on an mbarrier by itself; one
+//           thread starts it. S = QK^T is a chain of eight wgmma, both operands in shared memory, S in registers as
+//           mma.sync has it.
+// Gain      time -5.4 % [-5.5, -5.2] against v13, 335 TFLOPS (H200, published shape; history/). One stage, but three
+//           CTAs an SM hide each other's waits: where v14 was reported slower than v13, this is faster.
+// Tiles     Br = Bc = 64, D = 128; a tile is two boxes of 64 columns, for K-major operands have rows of 128 bytes.
+// Warps     4, one warpgroup, 16 query rows each; thread 0 starts copies too. TMA -> QK -> softmax -> PV -> next tile.
+// Supported fp16 in and out, fp32 softmax and accumulation, non-causal, [B,S,H,D], S a multiple of 64, B*H < 2^16,
+//           scaled scores below ~2^20. Not: causal, ragged S, GQA, other D.
+// Launch    grid (S / 64, B * H), 128 threads, 49176 bytes of dynamic shared memory.
+// Sources   PTX ISA manual, "Asynchronous Warpgroup Level Matrix Instructions" and "cp.async.bulk.tensor".
 #include "ptx.cuh"
 #include "wgmma.cuh"
 

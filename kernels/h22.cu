@@ -1,4 +1,16 @@
-// h22 (parent h21): two consumer warpgroups.
+// h22 (parent h21): two consumer warpgroups of 64 rows take turns (ping-pong), and QK overlaps the softmax.
+// Change    Each starts QK of tile j and PV of tile j-1 together, and works on the softmax of j while PV runs. Named
+//           barriers 1 and 2 give the turns: one issues its wgmma while the other does its softmax. Key tiles of 128,
+//           one CTA an SM.
+// Gain      PENDING, 499 TFLOPS (H200, published shape; history/): PENDING of torch's cuDNN attention, interleaved.
+//           ncu: tensor pipe active 61 %; what is left: each CTA fills its pipeline once for 8 tiles, and nothing of
+//           the next overlaps its end. Without turns 472, without overlap 457, with 176 keys 476, with 64 and three
+//           stages 472 TFLOPS.
+// Tiles     Br = 128 (64 a warpgroup), Bc = 128, D = 128 or 64; Q 32, two K and two V of 32 KiB.
+// Warps     0-7 consumers, 240 registers; 8-11 producers, 24, of which one thread works.
+// Supported as h15, and D = 64 (h22-d64).
+// Launch    grid (S / 128, B * H), 384 threads, 163912 bytes of dynamic shared memory (D = 128).
+// Sources   FlashAttention-3 (arXiv:2407.08608) for both overlaps; as h21.
 #include "ptx.cuh"
 #include "wgmma.cuh"
 
