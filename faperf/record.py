@@ -1,7 +1,7 @@
 """The record kinds, as they stand in history: frozen, one JSON object a line, with a schema integer in each.
 
 Schema history
-  1  2026-11  first: `build`, `check`, `timing`, `run`, `reported`; `calibration` came to it
+  1  2026-11  first: `build`, `check`, `timing`, `run`, `reported`; `calibration` and `external` came to it
 
 A field that is added gets a default; a field that is renamed or changes meaning raises SCHEMA and gets an upgrade in
 UPGRADES, so that old lines stay readable. A line of a newer schema is refused with "upgrade faperf".
@@ -249,6 +249,28 @@ class Calibration(_Frozen, frozen=True, kw_only=True, tag="calibration", tag_fie
     needed_s: float | None = None
 
 
+class External(_Frozen, frozen=True, kw_only=True, tag="external", tag_field="kind"):
+    """What another tool measured of a version: one figure, by that tool's protocol, which is not ours.
+
+    `id` is the digest of its file, `commit` HEAD when that was imported. `ms` is a launch on its own (nvbench's cold GPU time),
+    `batch_ms` one of many back to back, `noise` the relative standard deviation of `samples`.
+    """
+
+    schema: int
+    id: str
+    when: str
+    commit: str | None
+    tool: str
+    version: str
+    benchmark: str
+    axes: dict[str, str] = {}
+    gpu: str
+    ms: float
+    batch_ms: float | None = None
+    noise: float | None = None
+    samples: int = 0
+
+
 PROTOCOL_VERSION = 2
 """Part of every timing: figures of different protocols do not compare.
 
@@ -309,7 +331,7 @@ class ReportedLadder(_Frozen, frozen=True, kw_only=True, forbid_unknown_fields=T
     rows: list[Reported]
 
 
-Record = Build | Run | Check | Timing | Calibration
+Record = Build | Run | Check | Timing | Calibration | External
 replace = msgspec.structs.replace
 _decoder = msgspec.json.Decoder(Record)
 

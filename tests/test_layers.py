@@ -42,7 +42,7 @@ FLOORS = [
     ["build", "sass", "compilers"],
     ["toolchain"],
     ["gitinfo"],
-    ["history"],
+    ["history", "nvbench"],
     ["record"],
     ["operations", "manifest"],
     ["arithmetic", "project", "chips", "stats", "launch"],

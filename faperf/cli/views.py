@@ -194,7 +194,8 @@ def show(directory: Path, version: str, style: str) -> None:
     worth = metrics_by_version(manifests, load_operations(project), builds, silicon)
     timings = {entry.target: timings_of(history, newest, version, entry.target) for entry in found} if newest else {}
     chosen = manifests.versions.get(version)
-    click.echo(show_text(chosen, version, pairs, findings, reported, silicon, worth, timings, style))
+    external = history.external(version)
+    click.echo(show_text(chosen, version, pairs, findings, reported, silicon, worth, timings, external, style))
     say_warnings(history)
 
 
