@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from faperf import record
 from faperf.chips import chip_of
-from faperf.comparison import Measured, Silicon
+from faperf.comparison import Figure, Measured, Silicon
 from faperf.history import NO_GIT, NO_GPU_CLASS, History, RunFile
 from faperf.manifest import Manifests, family_of
 from faperf.metrics import Metrics, metrics_of
@@ -106,6 +106,31 @@ def metrics_by_version(
 def path_of(build: Build) -> str:
     """The tensor paths of all of a build's kernels, joined by `+`."""
     return "+".join(dict.fromkeys(name for kernel in build.kernels for name in kernel.path.split("+") if name))
+
+
+def figures_of(history: History, run: Run) -> list[Figure]:
+    """All that a run knows, one figure a version × target × measured workload; one for a version that was not measured."""
+    builds = builds_of(history, run)
+    names = dict.fromkeys(name for entry in run.entries for name in entry.measured)
+    silicon = {name: silicon_of(history, run, name) for name in names}
+    found = []
+    for entry in run.entries:
+        place = (entry.version, entry.target)
+        own: list[Measured | None] = [silicon[name][place] for name in entry.measured if place in silicon[name]]
+        for measured in own or [None]:
+            found.append(
+                Figure(
+                    version=entry.version,
+                    target=entry.target,
+                    workload=measured.workload if measured else next(iter(entry.launches), None),
+                    run=run,
+                    entry=entry,
+                    build=builds.get(entry.build or ""),
+                    timing=measured.timing if measured else None,
+                    carried=bool(measured and measured.carried),
+                )
+            )
+    return found
 
 
 def _measured_build(history: History, entry: Entry, found: list[record.Record], builds: set[str]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,7 @@ from faperf.judge import (
     thresholds_from,
     worst,
 )
+from faperf.locating import Locator
 from faperf.manifest import Accepted, Budgets, Manifests, Version, load_manifests
 from faperf.measuring import SEED, Found, against, job_of, perform
 from faperf.operations import load_operations
@@ -73,6 +75,17 @@ class Ask:
     sharing: int = 1
     toolchains: tuple[Toolchain, ...] = ()
     """None: that of the workshop. Two: the old one builds the baseline, the new one the working tree."""
+
+    def command(self, selection: Selection, baseline: str) -> str:
+        """What to type to ask the same of the same commits."""
+        options: list[tuple[str, str]] = [("--baseline", baseline[:12])]
+        options += [("--pinned", self.pinned)] if self.pinned else []
+        options += [("--target", target) for target in selection.targets]
+        options += [("--workload", workload) for workload in self.workloads]
+        options += [("--toolchain", toolchain.identity.nvcc) for toolchain in self.toolchains]
+        options += [("--require", "measured")] if self.require_measured else []
+        words = ["faperf", "gate", *selection.versions, *(word for option in options for word in option)]
+        return shlex.join([*words, *(["--trusted-config"] if self.trusted_config else [])])
 
 
 @dataclass(frozen=True)
@@ -136,7 +149,7 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
         gpu = here.gpu if here.reason is None else None
         emulate(shops[-1], new.manifests, new.outcome, fresh, gpu, lambda check: None)
     judge = _Judge(workshop, old, new, pinned, ask, limits, found)
-    judged = [gate_row for row in rows for gate_row in judge.rows(row)]
+    judged = [gate_row for row in rows for gate_row in judge.annotated(row)]
     if len(shops) == 2:
         judged = _attributed(shops, commit, selection, old, new, judged, ask, limits, here)
     trees = [old, new, *([pinned] if pinned else [])]
@@ -152,6 +165,8 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
         status=worst([*(row.status for row in judged), *([Status.ERROR] if new.manifests.broken or failed else [])]),
         rows=judged,
         notes=[*failed, *found.notes, *judge.notes()],
+        command=ask.command(selection, commit),
+        folder=repository.folder,
     )
     write_atomically(workshop.project.make_state() / RESULT, msgspec.json.encode(report))
     return report
@@ -328,6 +343,15 @@ class _Judge:
             w for (name, w), checks in self.found.checks.items() if self._is(name, place) and w not in workloads
         ]
         return [self._row(row, place, workload) for workload in workloads or [None]]
+
+    def annotated(self, row: DiffRow) -> list[GateRow]:
+        """The same, with what is to be said at lines of the sources."""
+        place = (row.version, row.target)
+        artifact = self.new.outcome.artifacts.get(row.new.build or "") if row.new else None
+        root, nvdisasm = self.workshop.project.root, self.workshop.toolchain.nvdisasm
+        locator = Locator(root, row.version, self.new.version(place), artifact, nvdisasm)
+        ruled = record.replace(row, findings=overridden(row.findings, self._rules(place)))
+        return [record.replace(each, annotations=locator.annotations(ruled, each)) for each in self.rows(row)]
 
     def _row(self, row: DiffRow, place: Place, workload: str | None) -> GateRow:
         timing = self.found.timings.get((*place, workload)) if workload else None

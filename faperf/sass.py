@@ -65,6 +65,39 @@ def listing(cubin: Path, nvdisasm: Path, entry: str) -> list[str]:
     return [i.normalised for i in function.sass_instructions if i.name != "NOP"]
 
 
+class SourceLine(msgspec.Struct, frozen=True):
+    """Where instructions come from: a file, as nvcc had it, and a line of it. `opcodes` counts them, without modifiers."""
+
+    file: str
+    line: int
+    opcodes: dict[str, int]
+
+
+def source_lines(directory: Path, nvdisasm: Path) -> dict[str, list[SourceLine]]:
+    """The lines that each kernel of a build was made from, in the order of its code; kept beside it. Raises InspectionError."""
+    kept = directory / "lines.json"
+    try:
+        return msgspec.json.decode(kept.read_bytes(), type=dict[str, list[SourceLine]])
+    except (FileNotFoundError, msgspec.DecodeError):
+        pass
+    listed = _run(nvdisasm, ["-c", "-g"], directory / "kernel.cubin").decode(errors="replace")
+    found: dict[str, dict[tuple[str, int], Counter[str]]] = {}
+    place = ("", 0)
+    for line in listed.splitlines():
+        if section := re.match(r"\s*\.section\s+\.text\.([^,]+),", line):
+            lines = found.setdefault(section[1], {})
+        elif comment := re.match(r'\s*//## File "(.*)", line (\d+)', line):
+            place = (comment[1], int(comment[2]))
+        elif found and (code := re.match(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?\s*(\w+)", line)):
+            lines.setdefault(place, Counter())[code[1]] += 1
+    answer = {
+        entry: [SourceLine(file, number, dict(opcodes)) for (file, number), opcodes in lines.items()]
+        for entry, lines in found.items()
+    }
+    write_atomically(kept, msgspec.json.encode(answer))
+    return answer
+
+
 def _inspect(directory: Path, nvdisasm: Path) -> Inspection:
     cubin = _Cubin(directory / "kernel.cubin")
     try:
@@ -296,21 +329,30 @@ class _Function(msgspec.Struct, rename="kebab"):
 
 def _disassemble(cubin: Path, nvdisasm: Path) -> dict[str, _Function]:
     """Functions by name. nvdisasm writes a header object and then the list of functions."""
+    answer = _run(nvdisasm, ["-json"], cubin)
     try:
-        answer = subprocess.run(
-            [nvdisasm, "-json", cubin], env=scrubbed_environment(), capture_output=True, timeout=300, check=True
-        )
-        _, functions = msgspec.json.decode(answer.stdout, type=tuple[dict[str, Any], list[_Function]])
-    except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
-        detail = (
-            error.stderr.decode(errors="replace").strip() if isinstance(error, subprocess.CalledProcessError) else error
-        )
-        raise InspectionError(
-            f"nvdisasm could not read {cubin.name}: {detail}",
-            where=str(nvdisasm),
-            remedy="an nvdisasm as new as the nvcc is needed: pip install 'faperf[disassembler]'",
-        ) from error
+        _, functions = msgspec.json.decode(answer, type=tuple[dict[str, Any], list[_Function]])
+    except msgspec.DecodeError as error:
+        raise _unreadable(cubin, nvdisasm, error) from error
     return {function.function_name: function for function in functions}
+
+
+def _run(nvdisasm: Path, options: list[str], cubin: Path) -> bytes:
+    try:
+        command = [str(nvdisasm), *options, str(cubin)]
+        return subprocess.run(command, env=scrubbed_environment(), capture_output=True, timeout=300, check=True).stdout
+    except subprocess.CalledProcessError as error:
+        raise _unreadable(cubin, nvdisasm, error.stderr.decode(errors="replace").strip()) from error
+    except (OSError, subprocess.SubprocessError) as error:
+        raise _unreadable(cubin, nvdisasm, error) from error
+
+
+def _unreadable(cubin: Path, nvdisasm: Path, detail: object) -> InspectionError:
+    return InspectionError(
+        f"nvdisasm could not read {cubin.name}: {detail}",
+        where=str(nvdisasm),
+        remedy="an nvdisasm as new as the nvcc is needed: pip install 'faperf[disassembler]'",
+    )
 
 
 class _Loops:

@@ -173,6 +173,44 @@ __device__ __forceinline__ void tmem_load(float (&v)[32], uint32_t address) {
                  : "r"(address) : "memory");
 }
 
+// "tcgen05.ld" with .red (sm_103a): as above, and gives the largest of the columns.
+__device__ __forceinline__ float tmem_load_max(float (&v)[32], uint32_t address) {
+    float largest;
+    asm volatile("tcgen05.ld.red.sync.aligned.32x32b.x32.max.f32 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+                 "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, [%33];"
+                 : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]), "=f"(v[4]), "=f"(v[5]), "=f"(v[6]), "=f"(v[7]),
+                   "=f"(v[8]), "=f"(v[9]), "=f"(v[10]), "=f"(v[11]), "=f"(v[12]), "=f"(v[13]), "=f"(v[14]), "=f"(v[15]),
+                   "=f"(v[16]), "=f"(v[17]), "=f"(v[18]), "=f"(v[19]), "=f"(v[20]), "=f"(v[21]), "=f"(v[22]),
+                   "=f"(v[23]), "=f"(v[24]), "=f"(v[25]), "=f"(v[26]), "=f"(v[27]), "=f"(v[28]), "=f"(v[29]),
+                   "=f"(v[30]), "=f"(v[31]), "=f"(largest)
+                 : "r"(address) : "memory");
+    return largest;
+}
+
+// The same, for the largest alone. There is no form without the values: they get registers all the same.
+template <int COLUMNS>
+__device__ float tmem_max(uint32_t address);
+
+template <>
+__device__ __forceinline__ float tmem_max<8>(uint32_t address) {
+    float largest;
+    asm volatile("{ .reg .b32 d<8>; tcgen05.ld.red.sync.aligned.32x32b.x8.max.f32 "
+                 "{d0, d1, d2, d3, d4, d5, d6, d7}, %0, [%1]; }"
+                 : "=f"(largest) : "r"(address) : "memory");
+    return largest;
+}
+
+template <>
+__device__ __forceinline__ float tmem_max<32>(uint32_t address) {
+    float largest;
+    asm volatile("{ .reg .b32 d<32>; tcgen05.ld.red.sync.aligned.32x32b.x32.max.f32 "
+                 "{d0, d1, d2, d3, d4, d5, d6, d7, d8, d9, d10, d11, d12, d13, d14, d15, d16, d17, d18, "
+                 "d19, d20, d21, d22, d23, d24, d25, d26, d27, d28, d29, d30, d31}, %0, [%1]; }"
+                 : "=f"(largest) : "r"(address) : "memory");
+    return largest;
+}
+
 // ---- matrix fragments ---------------------------------------------------------------------------------------------
 
 // "ldmatrix": four 8x8 b16 matrices; lanes 8i..8i+7 give the 16-byte rows of matrix i. Lane t gets row t/4, columns
@@ -212,4 +250,30 @@ __device__ __forceinline__ uint32_t pack_f16x2(float lo, float hi) {
     uint32_t r;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
     return r;
+}
+
+// "fma.f16x2": a b + c, half by half.
+__device__ __forceinline__ uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t r;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+
+// "add.f16x2": a + b, half by half.
+__device__ __forceinline__ uint32_t add_f16x2(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+// "ex2.f16x2": 2^x, half by half, approximate.
+__device__ __forceinline__ uint32_t ex2_f16x2(uint32_t x) {
+    uint32_t y;
+    asm("ex2.approx.f16x2 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+// "cvt": the two halves of an f16x2 as floats.
+__device__ __forceinline__ void unpack_f16x2(float& lo, float& hi, uint32_t x) {
+    asm("{ .reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }" : "=f"(lo), "=f"(hi) : "r"(x));
 }

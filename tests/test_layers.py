@@ -18,12 +18,14 @@ PACKAGE = Path(faperf.__file__).parent
 # Some rooms are planned and not built yet.
 FLOORS = [
     ["__main__"],
-    ["cli"],
+    ["cli", "pytest_plugin"],
+    ["checking"],
     ["doctor"],
     ["bisect", "calibrate"],
     ["gate"],
     ["harness"],
     ["measuring"],
+    ["locating"],
     ["building"],
     ["figures"],
     ["report"],
@@ -140,6 +142,7 @@ def test_arithmetic_needs_the_standard_library_alone(name: str) -> None:
         (["elftools"], {"sass"}),
         (["networkx"], {"sass"}),
         (["click"], {"cli"}),
+        (["pytest"], {"pytest_plugin"}),
         (["rich"], {"cli", "report"}),
         (["tabulate"], {"report"}),
         (["cupy", "cuda", "pynvml"], {"device"}),

@@ -9,7 +9,7 @@ import click
 
 from faperf import __version__
 from faperf.cli import bisect, calibrate, emulate, gate, run, tend, views
-from faperf.cli.shared import INTERRUPTED, complain
+from faperf.cli.shared import INTERRUPTED, complain, guard_output
 from faperf.errors import FaperfError
 
 COMMANDS = [
@@ -22,6 +22,7 @@ COMMANDS = [
 
 def main() -> None:
     """Run a command; turn faperf's errors into a message and an exit code, here and nowhere else."""
+    guard_output()
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)
     except click.ClickException as error:

@@ -23,7 +23,7 @@ def check(directory: Path, style: str) -> None:
     from faperf.lint import lint
     from faperf.manifest import load_manifests
     from faperf.operations import load_operations
-    from faperf.report.terminal import as_json, table
+    from faperf.report.tables import as_json, table
 
     project = open_project(directory)
     manifests = load_manifests(project)
@@ -77,7 +77,7 @@ def doctor(directory: Path, nvcc: str | None, style: str) -> None:
       faperf doctor
     """
     from faperf.doctor import examine
-    from faperf.report.terminal import as_json, table
+    from faperf.report.tables import as_json, table
 
     found = examine(open_project(directory), nvcc)
     if style == "json":
@@ -153,7 +153,7 @@ def toolchain_list(directory: Path, style: str) -> None:
     """
     from faperf.compilers import added, default
     from faperf.errors import ToolchainError
-    from faperf.report.terminal import as_json, table
+    from faperf.report.tables import as_json, table
 
     project = open_project(directory)
     found = added(project.toolchains)

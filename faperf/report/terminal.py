@@ -1,52 +1,25 @@
-"""Tables for the terminal, Markdown and JSON."""
+"""What commands print of records: tables for the terminal, Markdown and JSON."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
-
-import msgspec
+from collections.abc import Mapping, Sequence
 
 from faperf.comparison import (
     Bisection,
     Commit,
     DiffRow,
-    GateReport,
-    GateRow,
     Judgement,
     LadderRow,
     Measured,
     Silicon,
 )
-from faperf.judge import Finding, Severity, Status, Verdict
+from faperf.judge import Finding, Severity, Verdict
 from faperf.manifest import Manifests, Version
 from faperf.metrics import Metrics
 from faperf.record import Build, Entry, Interval, KernelFacts, Reported, ReportedLadder, Run, Timing
+from faperf.report.tables import NOTHING, as_json, table
 from faperf.report.worth import flat_warning, metrics_facts
-
-FORMATS = ("table", "markdown", "json")
-NOTHING = "–"
-
-
-def as_json(content: Any) -> str:
-    """Any record, row or plain value as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
-
-
-def table(
-    headers: Sequence[str], rows: Iterable[Sequence[object]], style: str, wrap: dict[str, int] | None = None
-) -> str:
-    """`style` is one of FORMATS but json. `wrap` gives the width at which a column of the terminal's table breaks."""
-    from tabulate import tabulate
-
-    content = [[NOTHING if cell is None or cell == "" else cell for cell in row] for row in rows]
-    if style == "markdown":
-        escaped = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in content]
-        return tabulate(escaped, headers, tablefmt="github", disable_numparse=True)
-    widths = [(wrap or {}).get(header) for header in headers]
-    return tabulate(content, headers, tablefmt="simple", disable_numparse=True, maxcolwidths=widths)
-
 
 # ── the ladder ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -102,7 +75,7 @@ def _measured_cells(row: LadderRow) -> tuple[str | None, str | None]:
         return None, None
     pair = timing.pair("parent")
     words = (
-        [f"{row.time_verdict}, time {_change(pair.time)}"]
+        [f"{row.time_verdict}, time {change_text(pair.time)}"]
         if pair and row.time_verdict is not Verdict.UNMEASURED
         else []
     )
@@ -118,7 +91,7 @@ def _emulated_cell(entry: Entry | None) -> str | None:
     return "emulated: right" if words == "right" else "emulated: WRONG" if words.startswith("WRONG") else "not emulated"
 
 
-def _change(ratio: Interval) -> str:
+def change_text(ratio: Interval) -> str:
     """A log ratio in per cent, with its interval."""
     value, low, high = (100 * math.expm1(number) for number in (ratio.value, ratio.low, ratio.high))
     return f"{value:+.2f}% [{low:+.2f}, {high:+.2f}]"
@@ -166,7 +139,7 @@ def _flag_lines(row: LadderRow) -> list[str]:
         if timing and (pair := timing.pair("parent")) and row.time_verdict in (Verdict.SLOWER, Verdict.INCOMPARABLE):
             why = f"; void: {', '.join(timing.void)}" if timing.void else ""
             lines.append(
-                f"- {row.version}: {row.time_verdict} than {pair.version}, time {_change(pair.time)} (measured){why}"
+                f"- {row.version}: {row.time_verdict} than {pair.version}, time {change_text(pair.time)} (measured){why}"
             )
     lines += [f"- {row.version}: LESS ACCURATE than {row.parent} on {f.text} (measured)" for f in row.less_accurate]
     judged, reported = row.reported_verdict, row.reported
@@ -276,60 +249,8 @@ def _diff_cells(row: DiffRow) -> list[object]:
     new = _static_cells(row.new_build, row.new)
     facts = [a if a == b else f"{a or NOTHING} → {b or NOTHING}" for a, b in zip(old, new, strict=True)]
     findings = "\n".join(_finding(finding) for finding in row.findings)
-    time = f"{_change(row.time_change)} {row.time_basis}" if row.time_change else None
+    time = f"{change_text(row.time_change)} {row.time_basis}" if row.time_change else None
     return [row.version, row.target, row.verdict, time, *facts, findings]
-
-
-# ── the gate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-GATE_HEADERS = ("version", "target", "workload", "verdict", "time against baseline", "since pinned", "TFLOPS", "why")
-HEADLINES = {
-    Status.FINE: "PASSED",
-    Status.ERROR: "ERROR",
-    Status.REGRESSION: "REGRESSION",
-    Status.INCONCLUSIVE: "INCONCLUSIVE",
-    Status.WRONG: "WRONG",
-}
-
-
-def gate_text(report: GateReport, style: str) -> str:
-    """The verdict first, then what changed and why, then how to accept or reproduce it."""
-    if style == "json":
-        return as_json(report)
-    changed = [row for row in report.rows if row.verdict is not Verdict.UNCHANGED or row.status is not Status.FINE]
-    against = report.baseline[:12] + (f", pinned {report.pinned[:12]}" if report.pinned else "")
-    head = (report.head or "no commit")[:12] + (", dirty" if report.dirty else "")
-    title = f"{HEADLINES[report.status]}: {head} against {against}"
-    parts = [f"### {title}" if style == "markdown" else title]
-    if changed:
-        parts.append(table(GATE_HEADERS, [_gate_cells(row) for row in changed], style, {"why": 60}))
-    unchanged = len(report.rows) - len(changed)
-    if unchanged:
-        parts.append(f"{unchanged} unchanged (same code, same launch): no GPU time was spent on them.")
-    if not report.rows:
-        parts.append("Neither side has a version.")
-    parts += report.notes
-    if report.unmeasured and any(row.verdict is Verdict.UNMEASURED for row in report.rows):
-        parts.append(f"Throughput unmeasured: {report.unmeasured}. Static facts alone were compared.")
-    if len(report.toolchains) == 2:
-        parts.append(f"Baseline built with {report.toolchains[0]}, the working tree with {report.toolchains[1]}.")
-    to_accept = [row.version for row in report.rows if any(regression.counts for regression in row.regressions)]
-    parts += [f'To accept it: faperf accept {name} --reason "…"' for name in dict.fromkeys(to_accept)]
-    return "\n\n".join(parts)
-
-
-def _gate_cells(row: GateRow) -> list[object]:
-    own_word = row.verdict is Verdict.BROKEN or row.status in (Status.FINE, Status.INCONCLUSIVE)
-    verdict = str(row.verdict) if own_word else HEADLINES[row.status]
-    tflops = f"{row.tflops:.1f}" + (" (carried)" if row.carried else "") if row.tflops else None
-    change = f"{row.verdict} {_change(row.change)}" if row.change else None
-    since = f"{row.pinned} {_change(row.since_pinned)}" if row.since_pinned else None
-    why = [*row.wrong, *([row.error] if row.error else [])]
-    for regression in row.regressions:
-        accepted = f" ({regression.accepted.text})" if regression.accepted else ""
-        why.append(f"{regression.text}{accepted}")
-    why += [f"cause: {row.cause}"] if row.cause else []
-    return [row.version, row.target, row.workload, verdict, change, since, tflops, "\n".join([*why, *row.notes])]
 
 
 # ── a bisection ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -342,7 +263,7 @@ def judgement_text(judgement: Judgement) -> str:
     """What a step of a bisection found: the fate, and why."""
     parts = [judgement.why] if judgement.why else []
     if judgement.verdict is not None:
-        change = f", time {_change(judgement.change)}" if judgement.change else ""
+        change = f", time {change_text(judgement.change)}" if judgement.change else ""
         parts.append(f"{judgement.verdict}{change} on {judgement.workload}")
     parts += [finding.text for finding in judgement.findings if finding.severity is Severity.REGRESSION]
     return f"{judgement.fate}: {'; '.join(parts)}" if parts else str(judgement.fate)
@@ -498,8 +419,8 @@ def _measured_facts(measured: Measured, metrics: Metrics | None, style: str) -> 
         ("GPU", f"{timing.gpu}, driver {timing.driver}, card {timing.card}"),
     ]
     for pair in timing.pairs:
-        cycles = f"; cycles {_change(pair.cycles)}" if pair.cycles else ""
-        facts.append((f"against {pair.role} {pair.version}", f"time {_change(pair.time)}{cycles}"))
+        cycles = f"; cycles {change_text(pair.cycles)}" if pair.cycles else ""
+        facts.append((f"against {pair.role} {pair.version}", f"time {change_text(pair.time)}{cycles}"))
     return [*parts, table(("figure", "value"), [fact for fact in facts if fact[1]], style, {"value": 90})]
 
 
