@@ -137,6 +137,12 @@ __device__ __forceinline__ void tcgen05_mma(uint32_t d, uint64_t a, uint64_t b, 
                  ::"r"(d), "l"(a), "l"(b), "r"(shape), "r"(static_cast<uint32_t>(add)) : "memory");
 }
 
+// The same with a[M x 16] in tensor memory, two halves a column.
+__device__ __forceinline__ void tcgen05_mma(uint32_t d, uint32_t a, uint64_t b, uint32_t shape, bool add) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %4, 0; tcgen05.mma.cta_group::1.kind::f16 [%0], [%1], %2, %3, p; }"
+                 ::"r"(d), "r"(a), "l"(b), "r"(shape), "r"(static_cast<uint32_t>(add)) : "memory");
+}
+
 // "tcgen05.commit": one arrival on the barrier when all MMAs of this thread so far are done.
 __device__ __forceinline__ void tcgen05_commit(uint32_t barrier) {
     asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(barrier)
@@ -172,6 +178,21 @@ __device__ __forceinline__ void tmem_load(float (&v)[32], uint32_t address) {
                    "=f"(v[29]), "=f"(v[30]), "=f"(v[31])
                  : "r"(address) : "memory");
 }
+
+// "tcgen05.st", 32x32b: 32 columns of this thread's lane, by a whole warp.
+__device__ __forceinline__ void tmem_store(uint32_t address, const uint32_t (&v)[32]) {
+    asm volatile("tcgen05.st.sync.aligned.32x32b.x32.b32 [%0], "
+                 "{%1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
+                 "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32};"
+                 ::"r"(address), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]), "r"(v[4]), "r"(v[5]), "r"(v[6]), "r"(v[7]),
+                   "r"(v[8]), "r"(v[9]), "r"(v[10]), "r"(v[11]), "r"(v[12]), "r"(v[13]), "r"(v[14]), "r"(v[15]),
+                   "r"(v[16]), "r"(v[17]), "r"(v[18]), "r"(v[19]), "r"(v[20]), "r"(v[21]), "r"(v[22]), "r"(v[23]),
+                   "r"(v[24]), "r"(v[25]), "r"(v[26]), "r"(v[27]), "r"(v[28]), "r"(v[29]), "r"(v[30]), "r"(v[31])
+                 : "memory");
+}
+
+// "tcgen05.wait": this thread's stores are there.
+__device__ __forceinline__ void tcgen05_wait_store() { asm volatile("tcgen05.wait::st.sync.aligned;" ::: "memory"); }
 
 // "tcgen05.ld" with .red (sm_103a): as above, and gives the largest of the columns.
 __device__ __forceinline__ float tmem_load_max(float (&v)[32], uint32_t address) {

@@ -1,4 +1,4 @@
-"""What builds and measures: run, bundle, import, exec."""
+"""What builds and measures: run, bundle, exec."""
 
 from __future__ import annotations
 
@@ -153,25 +153,6 @@ def bundle(
     click.echo(f"{path}: {len(job.tasks)} to measure, {path.stat().st_size / 1e6:.1f} MB")
     if outcome.failures:
         sys.exit(1)
-
-
-@click.command("import")
-@click.argument("results", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.pass_obj
-def import_(directory: Path, results: Path) -> None:
-    """File the RESULTS of a bundle that another host measured.
-
-    \b
-    Example:
-      faperf import job.faperf.results
-    """
-    from faperf.harness import import_results
-    from faperf.history import History
-    from faperf.measuring import read_results
-
-    project = open_project(directory)
-    path = import_results(History(project), read_results(results))
-    click.echo(f"Recorded in {project.relative(path)}")
 
 
 @click.command("exec")

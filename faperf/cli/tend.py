@@ -212,10 +212,10 @@ def machine_add(directory: Path, machine_class: str | None) -> None:
     from faperf.history import NO_GPU_CLASS, History
 
     if machine_class and (
-        not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", machine_class) or machine_class in ("builds", "reported")
+        not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", machine_class) or machine_class in ("builds", "external", "reported")
     ):
         raise click.BadParameter(
-            "lower-case letters, digits, '.' and '-'; not builds or reported", param_hint="--class"
+            "lower-case letters, digits, '.' and '-'; not builds, external or reported", param_hint="--class"
         )
     gpu, _ = find_gpu()
     name = machine_class or (gpu.machine_class if gpu else NO_GPU_CLASS)

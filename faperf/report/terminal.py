@@ -17,7 +17,7 @@ from faperf.comparison import (
 from faperf.judge import Finding, Severity, Verdict
 from faperf.manifest import Manifests, Version
 from faperf.metrics import Metrics
-from faperf.record import Build, Entry, Interval, KernelFacts, Reported, ReportedLadder, Run, Timing
+from faperf.record import Build, Entry, External, Interval, KernelFacts, Reported, ReportedLadder, Run, Timing
 from faperf.report.tables import NOTHING, as_json, table
 from faperf.report.worth import flat_warning, metrics_facts
 
@@ -206,10 +206,18 @@ def _measured_legend(rows: Sequence[LadderRow]) -> list[str]:
 DIFF_HEADERS = ("version", "target", "verdict", "time", "regs", "spill B", "smem KiB", "CTAs/SM", "path", "findings")
 
 
-def diff_text(rows: Sequence[DiffRow], old: Run, new: Run, style: str, *, show_unchanged: bool = False) -> str:
-    """What changed between two runs, version by version."""
+def diff_text(
+    rows: Sequence[DiffRow],
+    old: Run,
+    new: Run,
+    style: str,
+    *,
+    show_unchanged: bool = False,
+    sass: Mapping[str, object] | None = None,
+) -> str:
+    """What changed between two runs, version by version. `sass` goes into JSON alone."""
     if style == "json":
-        return as_json({"old": old, "new": new, "rows": rows})
+        return as_json({"old": old, "new": new, "rows": rows} | ({"sass": sass} if sass else {}))
     changed = [row for row in rows if show_unchanged or row.verdict is not Verdict.UNCHANGED]
     title = f"{_run_name(old)} → {_run_name(new)}"
     parts = [f"### {title}" if style == "markdown" else title]
@@ -340,6 +348,7 @@ def show_text(
     silicon: Silicon,
     metrics: Mapping[tuple[str, str], Metrics],
     timings: Mapping[str, Sequence[Timing]],
+    external: Sequence[External],
     style: str,
 ) -> str:
     """All that is known of one version: manifest, notes, static facts and measured figures by target, published figures.
@@ -357,7 +366,8 @@ def show_text(
             }
             for entry, build in found
         ]
-        return as_json({"version": version, "targets": targets, "reported": reported[1] if reported else None})
+        published = reported[1] if reported else None
+        return as_json({"version": version, "targets": targets, "reported": published, "external": external})
     heading = "## " if style == "markdown" else ""
     parts = [f"{heading}{version_id}: {version.title if version else 'published only; no kernel here'}"]
     if version:
@@ -384,12 +394,33 @@ def show_text(
             parts.append("\n".join(f"- {line}" for line in lines))
     if version and not found:
         parts.append("Not built here yet: faperf run " + version_id)
+    if external:
+        parts += _external(external, style)
     if reported:
         file, row = reported
         words = [(name, value) for name in row.__struct_fields__ if (value := getattr(row, name)) is not None]
         parts.append(f"Reported on {file.gpu}, not measured here ({file.url})")
         parts.append(table(("reported", "value"), words, style, {"value": 90}))
     return "\n\n".join(parts)
+
+
+def _external(figures: Sequence[External], style: str) -> list[str]:
+    """Other tools' figures, under their own heading."""
+    rows = [
+        (
+            f.benchmark,
+            ", ".join(f"{name}={value}" for name, value in f.axes.items()),
+            f.gpu,
+            f"{f.ms:.4f} ms",
+            f"{f.batch_ms:.4f} ms" if f.batch_ms else None,
+            f"{f.noise:.2%}" if f.noise is not None else None,
+            f.samples,
+        )
+        for f in figures
+    ]
+    tools = ", ".join(dict.fromkeys(f.tool for f in figures))
+    headers = ("benchmark", "axes", "GPU", "cold", "batch", "noise", "samples")
+    return [f"By {tools} and its protocol, not by faperf's: not to be compared", table(headers, rows, style)]
 
 
 def _measured_facts(measured: Measured, metrics: Metrics | None, style: str) -> list[str]:
