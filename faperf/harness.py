@@ -134,7 +134,7 @@ def run_bundle(job: Job, operations: Operations, say: Callable[[str], None]) -> 
     if not job.tasks:
         raise MeasuringError(f"nothing in the bundle runs on the {gpu.name} (compute capability {gpu.capability})")
     found: list[Found] = []
-    perform(job, gpu.card, operations, found.append, say)
+    perform(job, gpu.card, operations, lambda _, measured: found.append(measured), say)
     return Results(record.SCHEMA, with_measured(run, found, {}), found)
 
 
@@ -194,7 +194,7 @@ def rerun_commits(
     job = against(jobs[1], {"baseline": jobs[0]}, gpu.machine_class)
     timings: list[Timing] = []
     if job.tasks:
-        keep = lambda found: timings.append(found) if isinstance(found, Timing) else None  # noqa: E731
+        keep = lambda _, found: timings.append(found) if isinstance(found, Timing) else None  # noqa: E731
         perform(job, gpu.card, operations, keep, workshop.progress.say)
     return timings
 
@@ -259,7 +259,7 @@ def _measure(
     known = {} if wish.again else carried_forward(workshop.history, before, job)
     todo = tasks_left(job, kept, known)
 
-    def found(measured: Found) -> None:
+    def found(_: str, measured: Found) -> None:
         workshop.history.append(measured)
         kept.append(measured)
 
