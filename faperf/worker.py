@@ -35,9 +35,9 @@ from faperf.device import (
     Gpu,
     Kernels,
     LaunchError,
-    can_measure,
     control_identity,
     find_gpu,
+    missing_libraries,
     preload,
     reason_words,
 )
@@ -356,10 +356,11 @@ class Here:
         """Look for a GPU, and have a child load its libraries while the compiler works."""
         gpu, reason = find_gpu()
         with Worker() as worker:
-            if gpu is not None and can_measure():
+            missing = missing_libraries()
+            if gpu is not None and not missing:
                 worker.spawn()
             elif gpu is not None:
-                reason = f"there is a {gpu.name}, but cupy is not installed (pip install 'faperf[gpu]')"
+                reason = f"there is a {gpu.name}, but {', '.join(missing)} is not installed (pip install 'faperf[gpu]')"
             yield cls(gpu, reason, worker)
 
 
