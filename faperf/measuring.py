@@ -15,7 +15,7 @@ import msgspec
 
 from faperf import __version__, record
 from faperf.build import Artifact
-from faperf.building import Outcome, Step
+from faperf.building import Outcome, Progress, Step
 from faperf.device import LaunchError
 from faperf.errors import HistoryError, MeasuringError
 from faperf.history import History, write_atomically
@@ -216,15 +216,19 @@ def perform(
     begin: Callable[[str], None] = lambda side: None,
     *,
     timed: bool = True,
+    progress: Progress | None = None,
 ) -> None:
     """Every task of a job, one after another: verify on each distribution, then time what is right (unless not `timed`).
 
     Faults and hangs become failed checks; the next task goes on in a new worker. `found` gets each record as it comes.
     `spawned` is a worker whose child may be up already. `begin` is told whose the next records are: two sides may be one build.
+    `progress` counts the tasks; without it `say` tells what came of each.
     """
     right: dict[tuple[str, str], bool] = {}
     with the_card(card, say), spawned or Worker() as worker:
         worker.job, worker.places = job, operations.places_of(side.operation for side in job.sides)
+        progress = progress or Progress(step=lambda label, cached: say(label))
+        progress.begin("measuring", len(job.tasks))
         ready = worker.start()
         if ready.others:
             say(f"warning: {len(ready.others)} other process(es) compute on this card; timings will be void")
@@ -237,10 +241,13 @@ def perform(
                     right[name, task.workload] = all(check.ok for check in checks)
                     for check in checks:
                         found(check)
+            name = f"{task.side} on {task.workload}"
+            came = "WRONG" if not right[task.side, task.workload] else "right"
             if timed and right[task.side, task.workload]:
                 begin(task.side)
                 partners = {role: name for role, name in task.partners.items() if right[name, task.workload]}
-                _time(job, record.replace(task, partners=partners), worker, found, say)
+                came = _time(job, record.replace(task, partners=partners), worker, found)
+            progress.step(f"{name}: {came}", False)
 
 
 def _verify(
@@ -260,16 +267,16 @@ def _verify(
             return
 
 
-def _time(job: Job, task: Task, worker: Worker, found: Callable[[Found], None], say: Callable[[str], None]) -> None:
+def _time(job: Job, task: Task, worker: Worker, found: Callable[[Found], None]) -> str:
+    """Time a task. Returns what came of it, in words."""
     try:
         timing = worker.time(task)
     except FaultError as fault:
         blank = blank_check(job, job.side(task.side), job.workload(task.workload), "timing", job.seeds[0])
         found(record.replace(blank, fault=fault.kind, failure=f"while timing: {fault.kind}: {fault.detail}"))
-        say(f"{task.side} on {task.workload}: {fault.kind} while timing: {fault.detail}")
-        return
+        return f"{fault.kind} while timing: {fault.detail}"
     found(timing)
-    say(f"{task.side} on {task.workload}: {timing.ms.value:.4f} ms, {timing.tflops:.1f} TFLOPS")
+    return f"{timing.ms.value:.4f} ms, {timing.tflops:.1f} TFLOPS"
 
 
 def launch_once(job: Job, operations: Operations) -> None:
