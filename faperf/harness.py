@@ -119,7 +119,8 @@ def run_bundle(job: Job, operations: Operations, progress: Progress) -> Results:
     gpu, reason = find_gpu()
     if gpu is None or not can_measure():
         raise MeasuringError(
-            f"a bundle is measured on a GPU: {reason or 'cupy is not installed'}", remedy="faperf doctor"
+            f"a bundle is measured on a GPU: {reason or 'cupy or cuda-bindings is not installed'}",
+            remedy="faperf doctor",
         )
     for name, version in sorted({(side.operation, side.operation_version) for side in job.sides}):
         if name not in operations or operations[name].version != version:
@@ -133,7 +134,7 @@ def run_bundle(job: Job, operations: Operations, progress: Progress) -> Results:
     if not job.tasks:
         raise MeasuringError(f"nothing in the bundle runs on the {gpu.name} (compute capability {gpu.capability})")
     found: list[Found] = []
-    perform(job, gpu.card, operations, found.append, progress.say, progress=progress)
+    perform(job, gpu.card, operations, lambda _, measured: found.append(measured), progress.say, progress=progress)
     return Results(record.SCHEMA, with_measured(run, found, {}), found)
 
 
@@ -154,7 +155,9 @@ def exec_once(workshop: Workshop, version: Version, target: str | None, workload
     """`faperf exec`: build a version and launch it once in this process, for ncu and compute-sanitizer."""
     gpu, reason = find_gpu()
     if gpu is None or not can_measure():
-        raise MeasuringError(f"exec needs a GPU and cupy: {reason or 'cupy is not installed'}", remedy="faperf doctor")
+        raise MeasuringError(
+            f"exec needs a GPU and cupy: {reason or 'cupy or cuda-bindings is not installed'}", remedy="faperf doctor"
+        )
     chosen = target or next((t for t in version.targets if gpu.runs(t)), None)
     if chosen is None:
         raise SelectionError(f"no target of {version.id} runs on the {gpu.name}; it has: {', '.join(version.targets)}")
@@ -173,7 +176,8 @@ def rerun_commits(
     gpu, reason = find_gpu()
     if gpu is None or not can_measure():
         raise MeasuringError(
-            f"--rerun needs a GPU and cupy: {reason or 'cupy is not installed'}", remedy="faperf doctor"
+            f"--rerun needs a GPU and cupy: {reason or 'cupy or cuda-bindings is not installed'}",
+            remedy="faperf doctor",
         )
     changed = {
         (row.version, row.target)
@@ -190,7 +194,7 @@ def rerun_commits(
     job = against(jobs[1], {"baseline": jobs[0]}, gpu.machine_class)
     timings: list[Timing] = []
     if job.tasks:
-        keep = lambda found: timings.append(found) if isinstance(found, Timing) else None  # noqa: E731
+        keep = lambda _, found: timings.append(found) if isinstance(found, Timing) else None  # noqa: E731
         perform(job, gpu.card, operations, keep, workshop.progress.say, progress=workshop.progress)
     return timings
 
@@ -255,7 +259,7 @@ def _measure(
     known = {} if wish.again else carried_forward(workshop.history, before, job)
     todo = tasks_left(job, kept, known)
 
-    def found(measured: Found) -> None:
+    def found(_: str, measured: Found) -> None:
         workshop.history.append(measured)
         kept.append(measured)
 
@@ -297,19 +301,21 @@ def emulate(
         workloads = manifests.workloads_of(version)
         ptx = outcome.artifacts[entry.build].ptx.read_text(encoding="utf-8")
         operation = operations[version.operation.name]
-        said, known = "right", True
+        said, errors, known = "right", {}, True
         for verdict in verify(operation, version, entry.build, ptx, workloads[0], kept):
             known = known and verdict.known
             if verdict.check is None:
                 said = f"not emulated: {verdict.refused}"
                 break
             found(verdict.check)
+            if verdict.check.relative_l2 is not None:  # it is the same in every schedule
+                errors[f"{verdict.check.distribution}, {verdict.check.workload}"] = verdict.check.relative_l2
             if not verdict.check.ok:
                 said = f"WRONG on {verdict.check.distribution}, {verdict.check.workload}: {verdict.check.failure}"
                 outcome.wrong = True
         words = said if verdict.check is None else f"{said} (emulated)"
         workshop.progress.step(f"{entry.version} for {entry.target}: {words}", known and said == "right")
-        entries.append(record.replace(entry, emulated=said))
+        entries.append(record.replace(entry, emulated=said, emulated_errors=errors))
     outcome.run = record.replace(outcome.run, entries=entries)
 
 

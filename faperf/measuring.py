@@ -210,44 +210,42 @@ def perform(
     job: Job,
     card: str,
     operations: Operations,
-    found: Callable[[Found], None],
+    found: Callable[[str, Found], None],
     say: Callable[[str], None],
     spawned: Worker | None = None,
-    begin: Callable[[str], None] = lambda side: None,
     *,
     timed: bool = True,
     progress: Progress | None = None,
 ) -> None:
     """Every task of a job, one after another: verify on each distribution, then time what is right (unless not `timed`).
 
-    Faults and hangs become failed checks; the next task goes on in a new worker. `found` gets each record as it comes.
-    `spawned` is a worker whose child may be up already. `begin` is told whose the next records are: two sides may be one build.
-    `progress` counts the tasks; without it `say` tells what came of each.
+    Faults and hangs become failed checks; the next task goes on in a new worker. `found` gets each record as it comes,
+    with its side's name: two sides may be one build. `spawned` is a worker whose child may be up already. `progress` counts the
+    tasks; without it `say` tells what came of each.
     """
+    progress = progress or Progress(step=lambda label, cached: say(label))
+    progress.begin("measuring", len(job.tasks))
     right: dict[tuple[str, str], bool] = {}
     with the_card(card, say), spawned or Worker() as worker:
         worker.job, worker.places = job, operations.places_of(side.operation for side in job.sides)
-        progress = progress or Progress(step=lambda label, cached: say(label))
-        progress.begin("measuring", len(job.tasks))
         ready = worker.start()
         if ready.others:
             say(f"warning: {len(ready.others)} other process(es) compute on this card; timings will be void")
         for task in job.tasks:
             for name in [task.side, *task.partners.values()]:
                 if (name, task.workload) not in right:
-                    begin(name)
                     distributions = operations[job.side(name).operation].distributions
                     checks = list(_verify(job, name, task.workload, worker, distributions, say))
                     right[name, task.workload] = all(check.ok for check in checks)
                     for check in checks:
-                        found(check)
-            name = f"{task.side} on {task.workload}"
-            came = "WRONG" if not right[task.side, task.workload] else "right"
+                        found(name, check)
+            came = "right" if right[task.side, task.workload] else "WRONG"
             if timed and right[task.side, task.workload]:
-                begin(task.side)
                 partners = {role: name for role, name in task.partners.items() if right[name, task.workload]}
-                came = _time(job, record.replace(task, partners=partners), worker, found)
-            progress.step(f"{name}: {came}", False)
+                last = _time(job, record.replace(task, partners=partners), worker)
+                found(task.side, last)
+                came = last.failure or "" if isinstance(last, Check) else _figures(last)
+            progress.step(f"{task.side} on {task.workload}: {came}", False)
 
 
 def _verify(
@@ -267,15 +265,16 @@ def _verify(
             return
 
 
-def _time(job: Job, task: Task, worker: Worker, found: Callable[[Found], None]) -> str:
-    """Time a task. Returns what came of it, in words."""
+def _time(job: Job, task: Task, worker: Worker) -> Found:
+    """The timing; a failed check where the kernel did not live through it."""
     try:
-        timing = worker.time(task)
+        return worker.time(task)
     except FaultError as fault:
         blank = blank_check(job, job.side(task.side), job.workload(task.workload), "timing", job.seeds[0])
-        found(record.replace(blank, fault=fault.kind, failure=f"while timing: {fault.kind}: {fault.detail}"))
-        return f"{fault.kind} while timing: {fault.detail}"
-    found(timing)
+        return record.replace(blank, fault=fault.kind, failure=f"while timing: {fault.kind}: {fault.detail}")
+
+
+def _figures(timing: Timing) -> str:
     return f"{timing.ms.value:.4f} ms, {timing.tflops:.1f} TFLOPS"
 
 
@@ -284,7 +283,7 @@ def launch_once(job: Job, operations: Operations) -> None:
     side, workload = job.side(job.tasks[0].side), job.workload(job.tasks[0].workload)
     try:
         distribution = operations[side.operation].distributions[0]
-        Bench(job, operations, lambda answer: None).launch(side, workload, distribution, job.seeds[0])
+        Bench(job, operations, lambda answer: None).launch(side, workload, distribution, job.seeds[0], profiled=True)
     except LaunchError as fault:
         raise MeasuringError(f"{side.name} on {workload.name}: {fault.kind}: {fault.detail}") from fault
 

@@ -89,6 +89,28 @@ __device__ __forceinline__ void tma_load_4d(uint32_t dst, const TensorMap* map, 
                  ::"r"(dst), "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier) : "memory");
 }
 
+// ---- roles of warpgroups: sm_90a ----------------------------------------------------------------------------------
+
+// "setmaxnreg": a warpgroup gives registers back, or waits until it gets more. N is a multiple of 8; wants a cap at entry.
+template <int N>
+__device__ __forceinline__ void setmaxnreg_dec() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N>
+__device__ __forceinline__ void setmaxnreg_inc() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+// "barrier.sync" and "barrier.arrive" on one of the CTA's barriers 1 to 15, for THREADS threads in all.
+__device__ __forceinline__ void named_barrier_sync(int number, int threads) {
+    asm volatile("barrier.sync.aligned %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void named_barrier_arrive(int number, int threads) {
+    asm volatile("barrier.arrive.aligned %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
 // ---- tcgen05: sm_100a and sm_103a ---------------------------------------------------------------------------------
 // Tensor memory: 128 lanes x 512 columns of 32 bits; an address is lane << 16 | column. Warp w reaches lanes
 // 32 (w % 4) to 32 (w % 4) + 31 only, and adds that to the address itself.
@@ -137,6 +159,12 @@ __device__ __forceinline__ void tcgen05_mma(uint32_t d, uint64_t a, uint64_t b, 
                  ::"r"(d), "l"(a), "l"(b), "r"(shape), "r"(static_cast<uint32_t>(add)) : "memory");
 }
 
+// The same with a[M x 16] in tensor memory, two halves a column.
+__device__ __forceinline__ void tcgen05_mma(uint32_t d, uint32_t a, uint64_t b, uint32_t shape, bool add) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %4, 0; tcgen05.mma.cta_group::1.kind::f16 [%0], [%1], %2, %3, p; }"
+                 ::"r"(d), "r"(a), "l"(b), "r"(shape), "r"(static_cast<uint32_t>(add)) : "memory");
+}
+
 // "tcgen05.commit": one arrival on the barrier when all MMAs of this thread so far are done.
 __device__ __forceinline__ void tcgen05_commit(uint32_t barrier) {
     asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(barrier)
@@ -172,6 +200,21 @@ __device__ __forceinline__ void tmem_load(float (&v)[32], uint32_t address) {
                    "=f"(v[29]), "=f"(v[30]), "=f"(v[31])
                  : "r"(address) : "memory");
 }
+
+// "tcgen05.st", 32x32b: 32 columns of this thread's lane, by a whole warp.
+__device__ __forceinline__ void tmem_store(uint32_t address, const uint32_t (&v)[32]) {
+    asm volatile("tcgen05.st.sync.aligned.32x32b.x32.b32 [%0], "
+                 "{%1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
+                 "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32};"
+                 ::"r"(address), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]), "r"(v[4]), "r"(v[5]), "r"(v[6]), "r"(v[7]),
+                   "r"(v[8]), "r"(v[9]), "r"(v[10]), "r"(v[11]), "r"(v[12]), "r"(v[13]), "r"(v[14]), "r"(v[15]),
+                   "r"(v[16]), "r"(v[17]), "r"(v[18]), "r"(v[19]), "r"(v[20]), "r"(v[21]), "r"(v[22]), "r"(v[23]),
+                   "r"(v[24]), "r"(v[25]), "r"(v[26]), "r"(v[27]), "r"(v[28]), "r"(v[29]), "r"(v[30]), "r"(v[31])
+                 : "memory");
+}
+
+// "tcgen05.wait": this thread's stores are there.
+__device__ __forceinline__ void tcgen05_wait_store() { asm volatile("tcgen05.wait::st.sync.aligned;" ::: "memory"); }
 
 // "tcgen05.ld" with .red (sm_103a): as above, and gives the largest of the columns.
 __device__ __forceinline__ float tmem_load_max(float (&v)[32], uint32_t address) {
@@ -249,6 +292,13 @@ __device__ __forceinline__ float ex2(float x) {
 __device__ __forceinline__ uint32_t pack_f16x2(float lo, float hi) {
     uint32_t r;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
+
+// "mul.f16x2": a b, half by half.
+__device__ __forceinline__ uint32_t mul_f16x2(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 }
 

@@ -74,10 +74,10 @@ def ladder(directory: Path, target: str | None, commit: str | None, workload: st
 @click.option("--all", "show_unchanged", is_flag=True, help="Show unchanged versions too.")
 @click.option("--rerun", "again", is_flag=True, help="Time both commits' builds interleaved here, on this GPU.")
 @click.option(
-    "--workload",
-    metavar="NAME",
-    type=WORKLOAD,
-    help="Measured figures on this workload; each version's first by default.",
+    "--workload", metavar="NAME", type=WORKLOAD, help="Figures on this workload; each version's first by default."
+)
+@click.option(
+    "--sass", metavar="VERSION", type=VERSION, help="Show how this version's instructions changed, folded to the loop."
 )
 @jobs_option
 @nvcc_option
@@ -91,6 +91,7 @@ def diff(
     show_unchanged: bool,
     again: bool,
     workload: str | None,
+    sass: str | None,
     jobs: int | None,
     nvcc: str | None,
     style: str,
@@ -104,15 +105,18 @@ def diff(
       faperf diff HEAD~1 HEAD
       faperf diff main --exit-code    the working tree against main
       faperf diff v1.0 HEAD --rerun    both interleaved on this machine's GPU
+      faperf diff HEAD~1 --sass v18    the instructions of v18 as well
     """
     from faperf.building import Selection, Workshop
     from faperf.comparison import diff as compare
     from faperf.comparison import rerun
     from faperf.errors import SelectionError
+    from faperf.explaining import loops_of_commits
     from faperf.figures import silicon_of
     from faperf.harness import Wish, rerun_commits, run_of, run_tree
     from faperf.judge import Verdict, thresholds_from
     from faperf.manifest import check_workloads, load_manifests
+    from faperf.report.explanation import loops_text
     from faperf.report.terminal import diff_text
 
     project = open_project(directory)
@@ -128,6 +132,7 @@ def diff(
         else:
             outcome = run_tree(workshop, Selection(), Wish())
             new, new_builds = outcome.run, outcome.builds
+        loops = loops_of_commits(workshop, old_commit, new_commit, sass) if sass else {}
     if workload:
         there = [name for entry in [*old.entries, *new.entries] for name in entry.launches]
         check_workloads([workload], [*load_manifests(project).workloads, *there])
@@ -141,7 +146,9 @@ def diff(
             workshop.progress = progress
             timings = rerun_commits(workshop, old_commit, new_commit, rows, (workload,) if workload else ())
         rows = rerun(rows, timings, limits)
-    present(diff_text(rows, old, new, style, show_unchanged=show_unchanged), style)
+    present(diff_text(rows, old, new, style, show_unchanged=show_unchanged, sass=loops), style)
+    if loops and style != "json":
+        click.echo("\n" + loops_text(loops, style))
     say_warnings(workshop.history)
     if exit_code:
         broken = any(row.verdict is Verdict.BROKEN for row in rows)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from faperf.emulator import tensor_core
 from faperf.emulator.decode import Decoder, Operation, addresses, handles
 from faperf.emulator.fault import (
     BAD_DESCRIPTOR,
@@ -448,13 +449,15 @@ def _one_mma(path: Path, goal: int, a: int, b: int, bits: int, adds: bool, from_
         other = _operand(path, b, n, bool(bits >> 16 & 1), ins)
     finally:
         wave.clocks[flat, agent] = before
-    total = halves.astype(np.float32) @ other.astype(np.float32).T
+    old = None
     if adds:
         if not written[place, columns].all():
             raise DiagnosisError(UNINITIALISED, f"{who} adds to an accumulator that nothing has written", ins.place)
         old = np.ascontiguousarray(cells[place, columns])
-        total += old.view(np.float32) if single else old.astype(np.uint16).view(np.float16).astype(np.float32)
-    cells[place, columns] = total.view(np.uint32) if single else total.astype(np.float16).view(np.uint16)
+        old = old.view(np.float32) if single else old.astype(np.uint16).view(np.float16)
+    exact = bool(wave.extra.get("exact_sums"))
+    total = tensor_core.multiply(halves.astype(np.float32), other.astype(np.float32), old, not single, -14, exact)
+    cells[place, columns] = total.view(np.uint32 if single else np.uint16)
     written[place, columns] = True
     tmem.stamp[cta, every, columns] = agent << CLOCK_BITS | int(wave.async_clock[flat, TENSOR])
     tmem.line[cta, every, columns] = ins.index
