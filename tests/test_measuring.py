@@ -672,7 +672,7 @@ def test_a_fault_while_timing_is_a_failed_check_and_the_next_task_goes_on(fake: 
     assert (failed.build, failed.distribution, failed.fault) == ("build-t1", "timing", "trap")
     assert failed.failure == "while timing: trap: in detail"
     assert [f.build for f in found if isinstance(f, Timing)] == ["build-t2", "build-t3"]
-    assert f"{T1} on tiny: trap while timing: in detail" in said
+    assert f"{T1} on tiny: while timing: trap: in detail" in said
     assert tasks_left(THREE, list(found), {}) == []
 
 
