@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -94,13 +95,8 @@ def _gates(
     """The gates of each task, which take turns, and whether some kernel was wrong: a task with such a one has none."""
     looks: list[dict[Place, list[Timing]]] = [{}, {}]
     wrong: set[Place] = set()
-    name = ""
 
-    def begin(side: str) -> None:
-        nonlocal name
-        name = side
-
-    def keep(measured: Found, look: int) -> None:
+    def keep(look: int, name: str, measured: Found) -> None:
         place = (name, measured.workload)
         if isinstance(measured, Timing):
             looks[look].setdefault(place, []).append(measured)
@@ -108,7 +104,7 @@ def _gates(
             wrong.add(place)
 
     rounds = record.replace(job, tasks=[task for _ in range(gates) for task in job.tasks])
-    perform(rounds, card, operations, lambda measured: keep(measured, 0), say, here.worker, begin)
+    perform(rounds, card, operations, partial(keep, 0), say, here.worker)
     again = [
         task
         for task in job.tasks
@@ -118,7 +114,7 @@ def _gates(
     if again:
         say(f"inconclusive: {len(again)} measured once more")
         second = record.replace(job, tasks=again)
-        perform(second, card, operations, lambda measured: keep(measured, 1), say, begin=begin)
+        perform(second, card, operations, partial(keep, 1), say)
     right = [
         (task.side, task.workload)
         for task in job.tasks

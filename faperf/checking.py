@@ -182,7 +182,7 @@ class Checker:
         job = job_of(operations, self.manifests, outcome, [step], ())
         found: list[Found] = []
         if job.tasks:
-            perform(job, gpu.card, operations, found.append, print, timed=step in self.timed)
+            perform(job, gpu.card, operations, lambda _, one: found.append(one), print, timed=step in self.timed)
         timings = [one for one in found if isinstance(one, Timing)]
         refused = None if job.tasks else "it has no workload"
         return Verified([one for one in found if isinstance(one, Check)], timings[-1] if timings else None, refused)

@@ -258,13 +258,8 @@ def measure(
         found.notes = foresee(known, shapes, protocol, found.comparisons, limits)
     found.job = job = record.replace(job, seeds=SEEDS, protocol=protocol)
     say = workshop.progress.say
-    name = ""
 
-    def begin(side: str) -> None:
-        nonlocal name
-        name = side
-
-    def keep(measured: Found) -> None:
+    def keep(name: str, measured: Found) -> None:
         if isinstance(measured, Check):
             found.checks.setdefault((name, measured.workload), []).append(measured)
             return
@@ -273,11 +268,11 @@ def measure(
         before = found.timings.get(place)
         found.timings[place] = pooled(before, measured) if before else measured
 
-    perform(job, gpu.card, operations, keep, say, here.worker, begin, timed=ask.timed)
+    perform(job, gpu.card, operations, keep, say, here.worker, timed=ask.timed)
     again = [task for task in job.tasks if _undecided(job, task, found, limits)]
     if again:
         say(f"inconclusive: {len(again)} measured once more")
-        perform(record.replace(job, tasks=again, seeds=SEEDS[:1]), gpu.card, operations, keep, say, begin=begin)
+        perform(record.replace(job, tasks=again, seeds=SEEDS[:1]), gpu.card, operations, keep, say)
     return found
 
 

@@ -119,7 +119,8 @@ def run_bundle(job: Job, operations: Operations, say: Callable[[str], None]) -> 
     gpu, reason = find_gpu()
     if gpu is None or not can_measure():
         raise MeasuringError(
-            f"a bundle is measured on a GPU: {reason or 'cupy is not installed'}", remedy="faperf doctor"
+            f"a bundle is measured on a GPU: {reason or 'cupy or cuda-bindings is not installed'}",
+            remedy="faperf doctor",
         )
     for name, version in sorted({(side.operation, side.operation_version) for side in job.sides}):
         if name not in operations or operations[name].version != version:
@@ -133,7 +134,7 @@ def run_bundle(job: Job, operations: Operations, say: Callable[[str], None]) -> 
     if not job.tasks:
         raise MeasuringError(f"nothing in the bundle runs on the {gpu.name} (compute capability {gpu.capability})")
     found: list[Found] = []
-    perform(job, gpu.card, operations, found.append, say)
+    perform(job, gpu.card, operations, lambda _, measured: found.append(measured), say)
     return Results(record.SCHEMA, with_measured(run, found, {}), found)
 
 
@@ -154,7 +155,9 @@ def exec_once(workshop: Workshop, version: Version, target: str | None, workload
     """`faperf exec`: build a version and launch it once in this process, for ncu and compute-sanitizer."""
     gpu, reason = find_gpu()
     if gpu is None or not can_measure():
-        raise MeasuringError(f"exec needs a GPU and cupy: {reason or 'cupy is not installed'}", remedy="faperf doctor")
+        raise MeasuringError(
+            f"exec needs a GPU and cupy: {reason or 'cupy or cuda-bindings is not installed'}", remedy="faperf doctor"
+        )
     chosen = target or next((t for t in version.targets if gpu.runs(t)), None)
     if chosen is None:
         raise SelectionError(f"no target of {version.id} runs on the {gpu.name}; it has: {', '.join(version.targets)}")
@@ -173,7 +176,8 @@ def rerun_commits(
     gpu, reason = find_gpu()
     if gpu is None or not can_measure():
         raise MeasuringError(
-            f"--rerun needs a GPU and cupy: {reason or 'cupy is not installed'}", remedy="faperf doctor"
+            f"--rerun needs a GPU and cupy: {reason or 'cupy or cuda-bindings is not installed'}",
+            remedy="faperf doctor",
         )
     changed = {
         (row.version, row.target)
@@ -190,7 +194,7 @@ def rerun_commits(
     job = against(jobs[1], {"baseline": jobs[0]}, gpu.machine_class)
     timings: list[Timing] = []
     if job.tasks:
-        keep = lambda found: timings.append(found) if isinstance(found, Timing) else None  # noqa: E731
+        keep = lambda _, found: timings.append(found) if isinstance(found, Timing) else None  # noqa: E731
         perform(job, gpu.card, operations, keep, workshop.progress.say)
     return timings
 
@@ -255,7 +259,7 @@ def _measure(
     known = {} if wish.again else carried_forward(workshop.history, before, job)
     todo = tasks_left(job, kept, known)
 
-    def found(measured: Found) -> None:
+    def found(_: str, measured: Found) -> None:
         workshop.history.append(measured)
         kept.append(measured)
 

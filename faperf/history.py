@@ -3,6 +3,7 @@
     builds/<build key>.json                  one build, the same bytes on any machine: merges never conflict
     <class>/<commit12>-<run id>.jsonl        one run, written whole when it is finished
     <class>/calibrations/<run id>.jsonl      one calibration of the gate on that machine
+    <class>/counters/<id>.jsonl              what one run's launches counted
     external/nvbench/<digest>.jsonl          what an imported file of nvbench's holds
     reported/*.yaml                          what others published
 
@@ -28,7 +29,7 @@ from faperf import record
 from faperf.errors import HistoryError, ManifestError
 from faperf.manifest import decode_yaml
 from faperf.project import Project
-from faperf.record import Build, Calibration, External, Reported, ReportedLadder, Run
+from faperf.record import Build, Calibration, Counters, External, Reported, ReportedLadder, Run
 
 NO_GIT = "nogit"
 NO_GPU_CLASS = "no-gpu"
@@ -272,6 +273,21 @@ class History:
         """One run's calibrations in one file. Returns its path."""
         path = self.root / found[0].machine / "calibrations" / f"{found[0].id}.jsonl"
         write_atomically(path, b"".join(record.encode(calibration) for calibration in found))
+        return path
+
+    # ── counters ──
+
+    def counters(self) -> list[Counters]:
+        """Those of all machines, oldest first."""
+        files = [path for root in self._roots for path in root.glob("*/counters/*.jsonl")]
+        return [
+            f for path in sorted(files, key=lambda p: p.name) for f in self._records(path) if isinstance(f, Counters)
+        ]
+
+    def file_counters(self, found: Sequence[Counters]) -> Path:
+        """What one run counted, in one file. Returns its path."""
+        path = self.root / found[0].machine / "counters" / f"{new_run_id()}.jsonl"
+        write_atomically(path, b"".join(record.encode(counted) for counted in found))
         return path
 
     # ── other tools' figures ──

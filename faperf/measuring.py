@@ -210,17 +210,16 @@ def perform(
     job: Job,
     card: str,
     operations: Operations,
-    found: Callable[[Found], None],
+    found: Callable[[str, Found], None],
     say: Callable[[str], None],
     spawned: Worker | None = None,
-    begin: Callable[[str], None] = lambda side: None,
     *,
     timed: bool = True,
 ) -> None:
     """Every task of a job, one after another: verify on each distribution, then time what is right (unless not `timed`).
 
-    Faults and hangs become failed checks; the next task goes on in a new worker. `found` gets each record as it comes.
-    `spawned` is a worker whose child may be up already. `begin` is told whose the next records are: two sides may be one build.
+    Faults and hangs become failed checks; the next task goes on in a new worker. `found` gets each record as it comes,
+    with its side's name: two sides may be one build. `spawned` is a worker whose child may be up already.
     """
     right: dict[tuple[str, str], bool] = {}
     with the_card(card, say), spawned or Worker() as worker:
@@ -231,16 +230,14 @@ def perform(
         for task in job.tasks:
             for name in [task.side, *task.partners.values()]:
                 if (name, task.workload) not in right:
-                    begin(name)
                     distributions = operations[job.side(name).operation].distributions
                     checks = list(_verify(job, name, task.workload, worker, distributions, say))
                     right[name, task.workload] = all(check.ok for check in checks)
                     for check in checks:
-                        found(check)
+                        found(name, check)
             if timed and right[task.side, task.workload]:
-                begin(task.side)
                 partners = {role: name for role, name in task.partners.items() if right[name, task.workload]}
-                _time(job, record.replace(task, partners=partners), worker, found, say)
+                found(task.side, _time(job, record.replace(task, partners=partners), worker, say))
 
 
 def _verify(
@@ -260,16 +257,16 @@ def _verify(
             return
 
 
-def _time(job: Job, task: Task, worker: Worker, found: Callable[[Found], None], say: Callable[[str], None]) -> None:
+def _time(job: Job, task: Task, worker: Worker, say: Callable[[str], None]) -> Found:
+    """The timing; a failed check where the kernel did not live through it."""
     try:
         timing = worker.time(task)
     except FaultError as fault:
         blank = blank_check(job, job.side(task.side), job.workload(task.workload), "timing", job.seeds[0])
-        found(record.replace(blank, fault=fault.kind, failure=f"while timing: {fault.kind}: {fault.detail}"))
         say(f"{task.side} on {task.workload}: {fault.kind} while timing: {fault.detail}")
-        return
-    found(timing)
+        return record.replace(blank, fault=fault.kind, failure=f"while timing: {fault.kind}: {fault.detail}")
     say(f"{task.side} on {task.workload}: {timing.ms.value:.4f} ms, {timing.tflops:.1f} TFLOPS")
+    return timing
 
 
 def launch_once(job: Job, operations: Operations) -> None:
@@ -277,7 +274,7 @@ def launch_once(job: Job, operations: Operations) -> None:
     side, workload = job.side(job.tasks[0].side), job.workload(job.tasks[0].workload)
     try:
         distribution = operations[side.operation].distributions[0]
-        Bench(job, operations, lambda answer: None).launch(side, workload, distribution, job.seeds[0])
+        Bench(job, operations, lambda answer: None).launch(side, workload, distribution, job.seeds[0], profiled=True)
     except LaunchError as fault:
         raise MeasuringError(f"{side.name} on {workload.name}: {fault.kind}: {fault.detail}") from fault
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from faperf.chips import Chip, memory_tb_s, path_share
-from faperf.operations import Operation
+from faperf.operations import Operation, exponentials_of, tiled_by
 from faperf.record import Timing
 
 GROWN, FLAT = 1.5, 1.1
@@ -88,7 +88,7 @@ def metrics_of(timing: Timing, operation: Operation, tile: tuple[int, int], path
         path=path,
         path_share=ceiling,
         of_path=own / ceiling if own and ceiling else None,
-        padding=padding(operation.tiled(shape), tile),
+        padding=padding(extents, tile) if (extents := tiled_by(operation, shape)) else 1.0,
         bounds=_bounds(timing, operation, chip, ceiling or 1.0),
     )
 
@@ -106,10 +106,15 @@ def _bounds(timing: Timing, operation: Operation, chip: Chip, ceiling: float) ->
         cycles_per_ms = sms * timing.clock_mhz * 1e3
         if chip.tensor_flops_per_clock:
             found["tensor cores"] = flops / (ceiling * chip.tensor_flops_per_clock * cycles_per_ms)
-        if chip.ex2_per_clock:
-            found["exponentials"] = operation.exponentials(shape) / (chip.ex2_per_clock * cycles_per_ms)
+        if chip.ex2_per_clock and (exponentials := exponentials_of(operation, shape)):
+            found["exponentials"] = exponentials / (chip.ex2_per_clock * cycles_per_ms)
     bounds = [Bound(what, ms, ms / measured) for what, ms in found.items()]
     return sorted(bounds, key=lambda bound: -bound.ms)
+
+
+def corrected_in(flops: float, sm_cycles: float, sms: int, rate: int | None) -> float | None:
+    """The clock-corrected MFU of one launch whose cycles were counted, `rate` FLOPs per clock and SM being the whole."""
+    return flops / (sm_cycles * sms * rate) if rate and flops and sm_cycles and sms else None
 
 
 def flat(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], tuple[float, float]] | None:

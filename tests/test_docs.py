@@ -95,6 +95,8 @@ def test_the_manifest_of_the_docs_is_one(tmp_path: Path) -> None:
         record.Check,
         record.Timing,
         record.Calibration,
+        record.Counters,
+        record.Hot,
         record.External,
         record.Pair,
         record.Interval,

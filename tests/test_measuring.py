@@ -607,7 +607,7 @@ T1, T2, T3 = (side.name for side in THREE.sides)
 def work(job: Job = THREE) -> tuple[list[Check | Timing], list[str]]:
     found: list[Check | Timing] = []
     said: list[str] = []
-    perform(job, CARD, OPERATIONS, found.append, said.append)
+    perform(job, CARD, OPERATIONS, lambda _, measured: found.append(measured), said.append)
     return found, said
 
 
@@ -704,7 +704,7 @@ def test_whatever_happens_the_worker_is_stopped_and_the_card_free(
 
 
 def test_a_disk_that_is_full_ends_the_run_and_not_the_version(fake: type[FakeWorker]) -> None:
-    def full(found: Check | Timing) -> None:
+    def full(name: str, found: Check | Timing) -> None:
         raise HistoryError("no space")
 
     with pytest.raises(FaperfError):

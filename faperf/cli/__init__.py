@@ -8,13 +8,14 @@ from pathlib import Path
 import click
 
 from faperf import __version__
-from faperf.cli import bisect, calibrate, emulate, exchange, gate, run, tend, views
+from faperf.cli import bisect, calibrate, emulate, exchange, explain, gate, run, tend, views
 from faperf.cli.shared import INTERRUPTED, complain, guard_output
 from faperf.errors import FaperfError
 
 COMMANDS = [
     *(run.run, run.bundle, exchange.import_, exchange.export, run.execute, emulate.emulate),
     *(gate.gate, gate.accept, bisect.bisect, calibrate.calibrate),
+    explain.explain,
     *(views.ladder, views.diff, views.show, views.list_versions),
     *(tend.check, tend.new, tend.doctor, tend.toolchain, tend.machine, tend.gc),
 ]

@@ -45,12 +45,6 @@ class Operation(Protocol):
     def bytes(self, shape: Mapping[str, int]) -> int:
         """The fewest bytes that must move: each input read once, each output written once."""
 
-    def exponentials(self, shape: Mapping[str, int]) -> int:
-        """How many exponentials `shape` needs: the special-function units are often what binds."""
-
-    def tiled(self, shape: Mapping[str, int]) -> tuple[int, int]:
-        """The two extents that a manifest's tile (m, n) cuts up."""
-
     def dimensions(self, tensor: str, shape: Mapping[str, int], layout: str) -> dict[str, int]:
         """A tensor's extents by the names of its axes, slowest first."""
 
@@ -65,6 +59,21 @@ class Operation(Protocol):
 
 
 BUILT_IN: dict[str, Operation] = {"attention_forward": AttentionForward()}
+
+
+def exponentials_of(operation: Operation, shape: Mapping[str, int]) -> int:
+    """How many exponentials `shape` needs, for the special-function units are often what binds; 0 where it does not say.
+
+    An operation may have this method, and the next one; neither has to be there.
+    """
+    count = getattr(operation, "exponentials", None)
+    return int(count(shape)) if count else 0
+
+
+def tiled_by(operation: Operation, shape: Mapping[str, int]) -> tuple[int, int] | None:
+    """The two extents that a manifest's tile (m, n) cuts up; None where the operation does not say."""
+    extents = getattr(operation, "tiled", None)
+    return extents(shape) if extents else None
 
 
 def tensors_of(operation: Operation, shape: Mapping[str, int], layout: str) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -206,10 +206,18 @@ def _measured_legend(rows: Sequence[LadderRow]) -> list[str]:
 DIFF_HEADERS = ("version", "target", "verdict", "time", "regs", "spill B", "smem KiB", "CTAs/SM", "path", "findings")
 
 
-def diff_text(rows: Sequence[DiffRow], old: Run, new: Run, style: str, *, show_unchanged: bool = False) -> str:
-    """What changed between two runs, version by version."""
+def diff_text(
+    rows: Sequence[DiffRow],
+    old: Run,
+    new: Run,
+    style: str,
+    *,
+    show_unchanged: bool = False,
+    sass: Mapping[str, object] | None = None,
+) -> str:
+    """What changed between two runs, version by version. `sass` goes into JSON alone."""
     if style == "json":
-        return as_json({"old": old, "new": new, "rows": rows})
+        return as_json({"old": old, "new": new, "rows": rows} | ({"sass": sass} if sass else {}))
     changed = [row for row in rows if show_unchanged or row.verdict is not Verdict.UNCHANGED]
     title = f"{_run_name(old)} → {_run_name(new)}"
     parts = [f"### {title}" if style == "markdown" else title]
