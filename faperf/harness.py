@@ -294,18 +294,20 @@ def emulate(
             continue
         ptx = outcome.artifacts[entry.build].ptx.read_text(encoding="utf-8")
         operation = operations[version.operation.name]
-        said = "right"
+        said, errors = "right", {}
         for verdict in verify(operation, version, entry.build, ptx, workloads[0], kept):
             if verdict.check is None:
                 said = f"not emulated: {verdict.refused}"
                 workshop.progress.say(f"{entry.version} for {entry.target}: {said}")
                 break
             found(verdict.check)
+            if verdict.check.relative_l2 is not None:  # it is the same in every schedule
+                errors[f"{verdict.check.distribution}, {verdict.check.workload}"] = verdict.check.relative_l2
             if not verdict.check.ok:
                 said = f"WRONG on {verdict.check.distribution}, {verdict.check.workload}: {verdict.check.failure}"
                 workshop.progress.say(f"{entry.version} for {entry.target}: {said} (emulated)")
                 outcome.wrong = True
-        entries.append(record.replace(entry, emulated=said))
+        entries.append(record.replace(entry, emulated=said, emulated_errors=errors))
     outcome.run = record.replace(outcome.run, entries=entries)
 
 
