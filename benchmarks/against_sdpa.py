@@ -13,7 +13,7 @@ from typing import Any
 from faperf.building import Selection, Workshop
 from faperf.device import Arena, Block, Card, Kernels
 from faperf.harness import bundle_tree
-from faperf.operations import BUILT_IN
+from faperf.operations import BUILT_IN, tensors_of
 from faperf.project import Project
 from faperf.record import Protocol
 from faperf.timing import measure
@@ -28,13 +28,12 @@ class Peers:
         self.card, self.workload = card, job.workload(workload)
         self.sides = [side for side in job.sides if workload in side.launches]
         self.spread = random.Random(1)
-        self.operation = BUILT_IN[job.operation]
+        self.operation = BUILT_IN[job.sides[0].operation]
         self.inputs = self.operation.inputs(card.xp, self.workload.shape, "BSHD", "normal", 1)
         self.bound: dict[str, Any] = {}
 
     def renew(self) -> None:
-        size = self.operation.dimensions(self.workload.shape, "BSHD")
-        self.arena = Arena({name: size for name in "QKVO"}, spread=self.spread)
+        self.arena = Arena(tensors_of(self.operation, self.workload.shape, "BSHD"), spread=self.spread)
         for name, values in self.inputs.items():
             self.arena.tensors[name][...] = values
         self.kernels = [Kernels(side.cubin, side.launches[self.workload.name]) for side in self.sides]

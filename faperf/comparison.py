@@ -3,6 +3,7 @@
 import datetime
 import enum
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import msgspec
 
@@ -44,6 +45,19 @@ class Measured(msgspec.Struct, frozen=True):
 
 Silicon = Mapping[tuple[str, str], Measured]
 """Measured figures by (version, target)."""
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run knows of a version × target on one workload; `timing` is None where it was not measured."""
+
+    version: str
+    target: str
+    workload: str | None
+    run: Run
+    entry: Entry
+    build: Build | None
+    timing: Timing | None = None
+    carried: bool = False
 
 
 class LadderRow(msgspec.Struct, frozen=True):
@@ -250,6 +264,21 @@ class Regression(msgspec.Struct, frozen=True, kw_only=True):
         return self.accepted is None or not self.accepted.covers
 
 
+class Annotation(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to be said at a place of the sources. `rule` is a metric, or compile, manifest or wrong result.
+
+    `file` is relative to the project; `line` is None where the whole file is meant. `level`: error for what fails the gate,
+    note for what is accepted. `new`: it was not so at the baseline.
+    """
+
+    level: Literal["error", "warning", "note"]
+    rule: str
+    text: str
+    file: str
+    line: int | None = None
+    new: bool = True
+
+
 class GateRow(msgspec.Struct, frozen=True, kw_only=True):
     """A version × target × workload at the gate.
 
@@ -274,10 +303,14 @@ class GateRow(msgspec.Struct, frozen=True, kw_only=True):
     cause: Cause | None = None
     tflops: float | None = None
     carried: bool = False
+    annotations: list[Annotation] = []
 
 
 class GateReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `faperf gate` found. `unmeasured` says why there are no times; `notes` what concerns the whole."""
+    """What `faperf gate` found. `unmeasured` says why there are no times; `notes` what concerns the whole.
+
+    `command` asks the same again; `folder` is the project's in its repository, where it is not its root.
+    """
 
     schema: int
     baseline: str
@@ -289,6 +322,8 @@ class GateReport(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     rows: list[GateRow]
     notes: list[str] = []
+    command: str = "faperf gate"
+    folder: str = ""
 
 
 # ── a bisection ──────────────────────────────────────────────────────────────────────────────────────────────────────

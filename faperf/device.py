@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import math
 import os
 import random
 import shutil
@@ -211,29 +212,29 @@ class Kernels:
 
 
 class Arena:
-    """One placement of a set of tensors, each with guard bands on both sides, in plain device allocations.
+    """One placement of a set of tensors (dimensions and type), each with guard bands on both sides, in plain device allocations.
 
     `spread` allocations of random size go before them, so that every arena lies somewhere else.
     """
 
-    def __init__(self, sizes: Mapping[str, tuple[int, ...]], *, spread: random.Random | None = None) -> None:
+    def __init__(
+        self, tensors: Mapping[str, tuple[tuple[int, ...], str]], *, spread: random.Random | None = None
+    ) -> None:
         import cupy
 
         self._spacers = [cupy.cuda.memory.Memory(spread.randrange(1, 64) * 2**20) for _ in range(3)] if spread else []
         self._memory: list[Any] = []
         self.tensors: dict[str, Any] = {}
         self._guarded: dict[str, Any] = {}
-        for name, shape in sizes.items():
-            count = 1
-            for size in shape:
-                count *= size
+        for name, (shape, dtype) in tensors.items():
+            count = math.prod(shape) * cupy.dtype(dtype).itemsize
             offset = (spread.randrange(0, 64) * 4096) if spread else 0
-            memory = cupy.cuda.memory.Memory(offset + count * 2 + 2 * GUARD_BYTES)
+            memory = cupy.cuda.memory.Memory(offset + count + 2 * GUARD_BYTES)
             pointer = cupy.cuda.MemoryPointer(memory, offset)
-            whole = cupy.ndarray((count + GUARD_BYTES,), dtype=cupy.float16, memptr=pointer)
+            whole = cupy.ndarray((count + 2 * GUARD_BYTES,), dtype=cupy.uint8, memptr=pointer)
             self._memory.append(memory)
             self._guarded[name] = whole
-            self.tensors[name] = whole[GUARD_BYTES // 2 : GUARD_BYTES // 2 + count].reshape(shape)
+            self.tensors[name] = whole[GUARD_BYTES : GUARD_BYTES + count].view(dtype).reshape(shape)
 
     def poison(self, name: str, pattern: int) -> None:
         """Fill a tensor and its guard bands with a bit pattern of 16 bits."""
@@ -242,7 +243,7 @@ class Arena:
         self._guarded[name].view(cupy.uint16)[...] = pattern
 
     def overwritten(self, name: str, pattern: int) -> int:
-        """How many elements of a tensor's guard bands no longer hold the pattern."""
+        """How many 16-bit words of a tensor's guard bands no longer hold the pattern."""
         import cupy
 
         bits, edge = self._guarded[name].view(cupy.uint16), GUARD_BYTES // 2

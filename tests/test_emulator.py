@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -49,6 +50,22 @@ def test_every_schedule_gives_the_same(version: str, toolchain: Toolchain, share
     }
     assert len(found) == 1
     assert next(iter(found))[2] is None
+
+
+@pytest.mark.compile
+def test_a_sample_of_ctas_is_held_to_what_it_stored(toolchain: Toolchain, shared_cache: Path) -> None:
+    subject = subject_of("v12", "sm_103a", THREE_TILES, toolchain, shared_cache)
+    emulation = Emulation(ATTENTION)
+    part = emulation.check(subject, "normal", sample=3)
+    executed = emulation.executed
+    whole = emulation.check(subject, "normal")
+    assert part.failure is None
+    assert executed * 4 == emulation.executed - executed, "3 of 12 CTAs"
+    assert part.relative_l2 is not None
+    assert part.relative_l2 != whole.relative_l2
+    assert part.relative_l2 == pytest.approx(whole.relative_l2, rel=0.2)
+    silent = msgspec.structs.replace(subject, build="b2", ptx=re.sub(r"(?m)^.*st\.global.*$", "", subject.ptx))
+    assert "stored nothing" in str(emulation.check(silent, "normal", sample=1).failure)
 
 
 @pytest.mark.compile

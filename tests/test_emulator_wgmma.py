@@ -14,7 +14,7 @@ from tests.emulating import run_kernel
 
 KERNEL = r"""
 #include <stdint.h>
-constexpr int N = 64, K = 16 * STEPS;
+constexpr int K = 16 * STEPS;
 __device__ uint32_t at(uint32_t base, int line, int byte) {  // lines of SWIZZLE bytes, swizzled by their absolute address
     uint32_t a = base + line * SWIZZLE + byte;
     return a ^ ((a >> 7 & (SWIZZLE / 16 - 1)) << 4);
@@ -71,10 +71,18 @@ extern "C" __global__ void k(const unsigned short* a, const unsigned short* b, E
 
 
 def kernel(
-    *, single: bool, across: bool, registers: bool, swizzle: int, steps: int = 4, waits: int = 0, more: str = ""
+    *,
+    single: bool,
+    across: bool,
+    registers: bool,
+    swizzle: int,
+    steps: int = 4,
+    waits: int = 0,
+    n: int = 64,
+    more: str = "",
 ) -> str:
     """The kernel above with its instruction written out."""
-    count = 32 if single else 16
+    count = n // 2 if single else n // 4
     names = ", ".join(f"%{i}" for i in range(count))
     outs = ", ".join(f'"+{"f" if single else "r"}"(d[{i}])' for i in range(count))
     kind = "f32" if single else "f16"
@@ -90,11 +98,11 @@ def kernel(
         else ""
     )
     wgmma = (
-        f'{load} asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.{kind}.f16.f16 '
+        f'{load} asm volatile("wgmma.mma_async.sync.aligned.m64n{n}k16.{kind}.f16.f16 '
         f'{{{names}}}, {a}, {b}, 1, 1, 1, {turns};" : {outs} : {inputs}, "l"(db));'
     )
     defines = {
-        "STEPS": steps, "SWIZZLE": swizzle, "COUNT": count, "ELEMENT": "float" if single else "unsigned short",
+        "N": n, "STEPS": steps, "SWIZZLE": swizzle, "COUNT": count, "ELEMENT": "float" if single else "unsigned short",
         "REGISTER": "float" if single else "uint32_t",
     }  # fmt: skip
     head = "".join(f"#define {name} {value}\n" for name, value in defines.items())
@@ -102,12 +110,16 @@ def kernel(
     return head + KERNEL.replace("WGMMA", wgmma).replace("WAITS", str(waits))
 
 
-def _multiply(source: str, across: bool, single: bool, tmp: Path, toolchain: Toolchain, schedule: str) -> None:
+def _multiply(
+    source: str, across: bool, single: bool, tmp: Path, toolchain: Toolchain, schedule: str, n: int = 64
+) -> None:
     random = np.random.default_rng(5)
-    a, b = (random.integers(-8, 9, (64, 64)).astype(np.float16) for _ in range(2))
+    a, b = (random.integers(-8, 9, (rows, 64)).astype(np.float16) for rows in (64, n))
     given = {"a": a, "b": np.ascontiguousarray(b.T) if across else b}
-    out = np.zeros((64, 64), np.float32 if single else np.float16)
-    found = run_kernel(source, tmp, toolchain, tensors=given, out=out, block=128, smem=16384, schedule=schedule)
+    out = np.zeros((64, n), np.float32 if single else np.float16)
+    found = run_kernel(
+        source, tmp, toolchain, tensors=given, out=out, block=128, smem=8192 + 128 * n, schedule=schedule
+    )
     expected = a.astype(np.float64) @ b.astype(np.float64).T
     assert np.array_equal(found, expected if single else expected.astype(np.float16))
 
@@ -129,6 +141,13 @@ def test_a_from_registers_and_half_accumulators(
     _multiply(
         kernel(single=single, across=True, registers=True, swizzle=128), True, single, tmp_path, toolchain, schedule
     )
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(("n", "across"), [(8, False), (176, False), (256, True)])
+def test_other_widths_than_64(n: int, across: bool, toolchain: Toolchain, tmp_path: Path) -> None:
+    source = kernel(single=n > 8, across=across, registers=n > 8, swizzle=128, n=n)
+    _multiply(source, across, n > 8, tmp_path, toolchain, "lockstep", n)
 
 
 @pytest.mark.compile

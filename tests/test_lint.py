@@ -25,7 +25,7 @@ def good(bare: UserProject) -> UserProject:
 
 def problems(project: UserProject) -> list[str]:
     manifests = load_manifests(project.project)
-    return [str(problem) for problem in lint(project.project, manifests, load_operations({}))]
+    return [str(problem) for problem in lint(project.project, manifests, load_operations(project.project))]
 
 
 def test_a_good_project_has_none(good: UserProject) -> None:

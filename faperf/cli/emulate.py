@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from pathlib import Path
@@ -17,10 +18,20 @@ if TYPE_CHECKING:
     from faperf.emulator.state import Path as Strand
 
 
+CTAS = 16
+"""Of a workload as it is: they show what a CTA does in all of its loop, in seconds."""
+
+
 @click.command()
 @click.argument("version")
 @click.option("--target", metavar="SM", help="The target; the version's first by default.")
-@click.option("--workload", metavar="NAME", help="A workload as it is, which may take long; two small ones by default.")
+@click.option("--workload", metavar="NAME", help="A workload as it is; two small ones by default.")
+@click.option(
+    "--ctas",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"How many CTAs, drawn by the seed; {CTAS} of a workload that is named, all of a small one by default.",
+)
 @click.option("--distribution", metavar="NAME", help="Inputs of one distribution; of all by default.")
 @click.option(
     "--schedule", "schedules", type=click.Choice(SCHEDULES), multiple=True, help="A schedule; all by default."
@@ -34,6 +45,7 @@ def emulate(
     version: str,
     target: str | None,
     workload: str | None,
+    ctas: int | None,
     distribution: str | None,
     schedules: tuple[str, ...],
     seed: int,
@@ -47,6 +59,7 @@ def emulate(
       faperf emulate v13
       faperf emulate v13 --target sm_90a --schedule lazy
       faperf emulate v12 --schedule lockstep --distribution normal --trace
+      faperf emulate v13 --workload published --ctas 4
     """
     from faperf.build import Builder
     from faperf.building import Selection, Workshop
@@ -64,7 +77,7 @@ def emulate(
     named = [w for w in own if workload in (w.name, w.family)]
     if not own or (workload and not named):
         raise SelectionError(f"{version} has no workload '{workload}'", remedy="faperf list")
-    operation = load_operations(project.config.operations)[chosen.operation.name]
+    operation = load_operations(project)[chosen.operation.name]
     if distribution and distribution not in operation.distributions:
         raise SelectionError(
             f"no distribution '{distribution}'", remedy=f"there are: {', '.join(operation.distributions)}"
@@ -75,18 +88,21 @@ def emulate(
         artifact = builder.build(chosen, target or chosen.targets[0])
     emulation = Emulation(operation, seed)
     wrong = False
+    sample = ctas or (CTAS if workload else None)
     for each in named or small_workloads(chosen, own[0]):
         subject = subject_of(chosen, artifact.key, artifact.ptx.read_text(encoding="utf-8"), each)
+        whole = math.prod(subject.launches[0].grid)
         for schedule in schedules or SCHEDULES:
             for name in [distribution] if distribution else operation.distributions:
                 started, executed = time.perf_counter(), emulation.executed
                 try:
-                    check = emulation.check(subject, name, schedule, _tell if trace else None)
+                    check = emulation.check(subject, name, schedule, _tell if trace else None, sample)
                 except NotEmulatedError as error:
                     raise SelectionError(f"{version} is not emulated: {error}") from error
                 took, count = time.perf_counter() - started, emulation.executed - executed
                 said = f"right, relative L2 {check.relative_l2:.2e}" if check.ok else f"WRONG: {check.failure}"
-                click.echo(f"{each.name}, {schedule}, {name}: {said} ({count:,} warp-instructions, {took:.2f} s)")
+                part = f"{min(sample, whole):,} of {whole:,} CTAs, " if sample and len(subject.launches) == 1 else ""
+                click.echo(f"{each.name}, {schedule}, {name}: {said} ({part}{count:,} warp-instructions, {took:.2f} s)")
                 wrong = wrong or not check.ok
     if wrong:
         sys.exit(WRONG)

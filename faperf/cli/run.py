@@ -1,4 +1,4 @@
-"""What builds and measures: run, bundle, import, exec."""
+"""What builds and measures: run, bundle, exec."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def run(
       faperf run --bundle job.faperf   on a GPU host without git, nvcc or the sources
     """
     if bundle:
-        _run_bundle(bundle, out or bundle.with_name(bundle.name + ".results"))
+        _run_bundle(directory, bundle, out or bundle.with_name(bundle.name + ".results"))
         return
     if commits and resume:
         raise click.UsageError("--resume goes on with a run of the working tree; with --commits use --skip-existing")
@@ -155,25 +155,6 @@ def bundle(
         sys.exit(1)
 
 
-@click.command("import")
-@click.argument("results", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.pass_obj
-def import_(directory: Path, results: Path) -> None:
-    """File the RESULTS of a bundle that another host measured.
-
-    \b
-    Example:
-      faperf import job.faperf.results
-    """
-    from faperf.harness import import_results
-    from faperf.history import History
-    from faperf.measuring import read_results
-
-    project = open_project(directory)
-    path = import_results(History(project), read_results(results))
-    click.echo(f"Recorded in {project.relative(path)}")
-
-
 @click.command("exec")
 @click.argument("version")
 @click.option("--once", is_flag=True, required=True, help="One launch; there is no other way yet.")
@@ -201,12 +182,21 @@ def execute(
     click.echo(f"{version}: launched once")
 
 
-def _run_bundle(bundle: Path, out: Path) -> None:
-    """Measure a bundle; there may be no project here."""
+def _run_bundle(directory: Path, bundle: Path, out: Path) -> None:
+    """Measure a bundle; there may be no project here, and if there is it lends its operations."""
+    from faperf.errors import ConfigError
     from faperf.harness import run_bundle
     from faperf.measuring import read_bundle, write_results
+    from faperf.operations import Operations, load_operations
+    from faperf.project import Project
 
-    results = run_bundle(read_bundle(bundle), lambda line: click.echo(line, err=True))
+    try:
+        project = Project.find(directory)
+    except ConfigError:
+        operations = Operations({})
+    else:
+        operations = load_operations(project)
+    results = run_bundle(read_bundle(bundle), operations, lambda line: click.echo(line, err=True))
     write_results(results, out)
     click.echo(f"{out}: {len(results.records)} records; bring it home and faperf import it")
     if results.wrong:

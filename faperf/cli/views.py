@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +20,9 @@ from faperf.cli.shared import (
     say_broken,
     say_warnings,
 )
+
+if TYPE_CHECKING:
+    from faperf.listing import LoopDiff
 
 
 @click.command()
@@ -66,6 +70,7 @@ def ladder(directory: Path, target: str | None, commit: str | None, workload: st
 @click.option("--all", "show_unchanged", is_flag=True, help="Show unchanged versions too.")
 @click.option("--rerun", "again", is_flag=True, help="Time both commits' builds interleaved here, on this GPU.")
 @click.option("--workload", metavar="NAME", help="Measured figures on this workload; each version's first by default.")
+@click.option("--sass", metavar="VERSION", help="Show how this version's instructions changed, folded to the loop.")
 @jobs_option
 @nvcc_option
 @format_option
@@ -78,6 +83,7 @@ def diff(
     show_unchanged: bool,
     again: bool,
     workload: str | None,
+    sass: str | None,
     jobs: int | None,
     nvcc: str | None,
     style: str,
@@ -91,6 +97,7 @@ def diff(
       faperf diff HEAD~1 HEAD
       faperf diff main --exit-code    the working tree against main
       faperf diff v1.0 HEAD --rerun    both interleaved on this machine's GPU
+      faperf diff HEAD~1 --sass v18    the instructions of v18 as well
     """
     from faperf.comparison import diff as compare
     from faperf.comparison import rerun
@@ -109,8 +116,10 @@ def diff(
     new_commit = repository.resolve(b) if b else None
     old_side = recorded(history, old_commit)
     new_side = recorded(history, new_commit) if new_commit else None
-    if again or old_side is None or new_side is None:
+    loops: dict[str, LoopDiff] = {}
+    if again or sass or old_side is None or new_side is None:
         from faperf.building import Selection, Workshop
+        from faperf.explaining import loops_of_commits
         from faperf.harness import Wish, rerun_commits, run_of, run_tree
 
         with progress_shown() as progress:
@@ -122,6 +131,7 @@ def diff(
             else:
                 outcome = run_tree(workshop, Selection(), Wish())
                 new_side = outcome.run, outcome.builds
+            loops = loops_of_commits(workshop, old_commit, new_commit, sass) if sass else {}
     (old, old_builds), (new, new_builds) = old_side, new_side
     if workload:
         there = [name for entry in [*old.entries, *new.entries] for name in entry.launches]
@@ -136,7 +146,11 @@ def diff(
             workshop.progress = progress
             timings = rerun_commits(workshop, old_commit, new_commit, rows, (workload,) if workload else ())
         rows = rerun(rows, timings, limits)
-    click.echo(diff_text(rows, old, new, style, show_unchanged=show_unchanged))
+    click.echo(diff_text(rows, old, new, style, show_unchanged=show_unchanged, sass=loops))
+    if loops and style != "json":
+        from faperf.report.explanation import loops_text
+
+        click.echo("\n" + loops_text(loops, style))
     say_warnings(history)
     if exit_code:
         broken = any(row.verdict is Verdict.BROKEN for row in rows)
@@ -156,10 +170,19 @@ def show(directory: Path, version: str, style: str) -> None:
     """
     from faperf.comparison import ladder as build_ladder
     from faperf.errors import SelectionError
-    from faperf.figures import builds_of, informed, latest_run, open_repository, silicon_of
+    from faperf.figures import (
+        builds_of,
+        informed,
+        latest_run,
+        metrics_by_version,
+        open_repository,
+        silicon_of,
+        timings_of,
+    )
     from faperf.history import History
     from faperf.judge import thresholds_from
     from faperf.manifest import load_manifests
+    from faperf.operations import load_operations
     from faperf.report.terminal import show_text
 
     project = open_project(directory)
@@ -186,7 +209,15 @@ def show(directory: Path, version: str, style: str) -> None:
     }
     pairs = [(entry, builds.get(entry.build or "")) for entry in found]
     silicon = silicon_of(history, newest) if newest else {}
-    click.echo(show_text(manifests.versions.get(version), version, pairs, findings, reported, silicon, style))
+    partners = {m.timing.build for m in silicon.values() if m.timing} - set(
+        builds
+    )  # of equal code, measured for another
+    builds |= {key: build for key in partners if (build := history.build(key))}
+    worth = metrics_by_version(manifests, load_operations(project), builds, silicon)
+    timings = {entry.target: timings_of(history, newest, version, entry.target) for entry in found} if newest else {}
+    chosen = manifests.versions.get(version)
+    external = history.external(version)
+    click.echo(show_text(chosen, version, pairs, findings, reported, silicon, worth, timings, external, style))
     say_warnings(history)
 
 

@@ -62,14 +62,14 @@ def addresses_of(d: Descriptor, rows: int, depth: int, across: bool, ins: Instru
 
     K-major: rows of `swizzle` bytes in groups of 8, `stride` from group to group; without a swizzle core matrices of 8 rows of
     16 bytes, `leading` from one to the next along k. `across` (MN-major): lines of k that hold `swizzle` bytes of rows, 8 of
-    them a group, `stride` from group to group, `leading` to the next `swizzle` bytes of rows.
+    them a group, `stride` from group to group, `leading` to the next `swizzle` bytes of rows; without a swizzle core matrices
+    of 8 lines of 16 bytes, `leading` from one to the next along k and `stride` along the rows.
     """
     row, k = np.arange(rows)[:, None], np.arange(depth)[None, :]
     if across:
-        if not d.swizzle:
-            raise NotEmulatedError("an MN-major operand without a swizzle", ins.place)
-        width = d.swizzle // HALF
-        offset = row // width * d.leading + k // GROUP * d.stride + k % GROUP * d.swizzle + row % width * HALF
+        width = d.swizzle // HALF or 8
+        across_rows, along_k = (d.leading, d.stride) if d.swizzle else (d.stride, d.leading)
+        offset = row // width * across_rows + k // GROUP * along_k + k % GROUP * width * HALF + row % width * HALF
     elif d.swizzle:
         offset = row // GROUP * d.stride + row % GROUP * d.swizzle + k * HALF
     else:

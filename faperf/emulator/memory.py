@@ -37,6 +37,7 @@ class Global:
         self._end = GUARD
         self.bytes = np.zeros(0, np.uint8)
         self.valid = np.zeros(0, bool)
+        self._stored = np.zeros(0, bool)
 
     def add(self, name: str, content: Array) -> int:
         """Take in a copy of an array; gives its address. All of them before `seal`."""
@@ -48,15 +49,30 @@ class Global:
     def seal(self) -> None:
         self.bytes = np.zeros(-(-self._end // 1024) * 1024, np.uint8)
         self.valid = np.zeros(len(self.bytes), bool)
+        self._stored = np.zeros(len(self.bytes), bool)
         for _, start, content in self._parts:
             self.bytes[start : start + content.nbytes] = content.reshape(-1).view(np.uint8)
             self.valid[start : start + content.nbytes] = True
 
     def content(self, name: str) -> Array:
         """An allocation as it stands now, in its own type and shape."""
-        start, content = next((start, content) for n, start, content in self._parts if n == name)
+        start, content = self._part(name)
         raw: Array = self.bytes[start : start + content.nbytes].copy()
         return raw.view(content.dtype).reshape(content.shape)
+
+    def stored(self, name: str) -> Array:
+        """For each element of an allocation, whether a kernel has stored all of it."""
+        start, content = self._part(name)
+        marks = self._stored[start : start + content.nbytes].reshape(-1, content.itemsize)
+        return marks.all(1).reshape(content.shape)
+
+    def _part(self, name: str) -> tuple[int, Array]:
+        return next((start, content) for n, start, content in self._parts if n == name)
+
+    def put(self, size: int, count: int, offset: Array, values: Array) -> None:
+        """Store `count` units of `size` bytes at each offset."""
+        self.view(size, count)[offset // (size * count)] = values
+        self._stored.reshape(-1, size * count)[offset // (size * count)] = True
 
     def locate(self, path: Path, address: Array, size: int, ins: Instruction, align: int | None = None) -> Array:
         """Offsets of `size` bytes at each lane's address. Raises DiagnosisError."""
@@ -101,6 +117,9 @@ class Shared:
 
     def view(self, size: int, count: int) -> Array:
         return self.bytes.view(UNITS[size]).reshape(-1, count)
+
+    def put(self, size: int, count: int, offset: Array, values: Array) -> None:
+        self.view(size, count)[offset // (size * count)] = values
 
     def locate(self, path: Path, address: Array, size: int, ins: Instruction, align: int | None = None) -> Array:
         """Offsets of `size` bytes at each lane's shared address. Raises DiagnosisError."""
@@ -260,6 +279,9 @@ class Local:
 
     def view(self, size: int, count: int) -> Array:
         return self.bytes.view(UNITS[size]).reshape(-1, count)
+
+    def put(self, size: int, count: int, offset: Array, values: Array) -> None:
+        self.view(size, count)[offset // (size * count)] = values
 
 
 def words_of(offset: Array, size: int) -> Array:

@@ -15,9 +15,9 @@ from faperf.emulator.decode import (
 from faperf.emulator.fault import NotEmulatedError
 from faperf.emulator.memory import SHARED_WINDOW
 from faperf.emulator.ptx import TYPE_BITS, Instruction
+from faperf.emulator.rounding import flushed, saturated
 from faperf.emulator.state import Array, Path
 
-TINY = np.float32(2.0**-126)
 IGNORED = {
     "rn", "approx", "full", "wide", "lo", "hi", "ftz", "sat", "sync", "uni", "relaxed", "acquire", "release", "gpu", "cta",
     "sys", "weak", "volatile", "global", "shared", "shared::cta", "local", "param", "const", "nc", "ca", "cg", "cs", "lu",
@@ -42,27 +42,29 @@ def only(ins: Instruction, *allowed: str) -> None:
             raise NotEmulatedError(f"no emulation of .{part} in {ins.opcode}", ins.place)
 
 
-def flush(row: Array, mask: Any) -> None:
-    """Subnormal results to zero of the same sign (.ftz)."""
-    np.multiply(row, np.float32(0), out=row, where=(np.abs(row) < TINY) & mask)
-
-
 def ufunc(d: Decoder, ins: Instruction, function: Any, kind: str, operands: tuple[str, ...], out: str) -> Operation:
     """`out = function(*operands)`, all of one type, under the path's mask."""
     bits = int(kind[1:])
     rows = [d.row(text, bits) for text in operands]
     to = d.out(out, bits)
-    ftz, sat = "ftz" in ins, "sat" in ins
+    ftz, sat = "ftz" in ins and kind == "f32", "sat" in ins
     if sat and kind[0] != "f":
         raise NotEmulatedError(f"no emulation of .sat in {ins.opcode}", ins.place)
-    if len(rows) == 1:
+    if ftz:
+
+        def flushing(path: Path) -> None:
+            r = path.r[kind]
+            function(*(flushed(r[row]) for row in rows), out=r[to], where=path.mask)
+
+        made: Operation = flushing
+    elif len(rows) == 1:
         (a,) = rows
 
         def unary(path: Path) -> None:
             r = path.r[kind]
             function(r[a], out=r[to], where=path.mask)
 
-        made: Operation = unary
+        made = unary
     else:
         a, b = rows
 
@@ -76,16 +78,17 @@ def ufunc(d: Decoder, ins: Instruction, function: Any, kind: str, operands: tupl
 
 def finished(made: Operation, kind: str, to: int, ftz: bool, sat: bool) -> Operation:
     """With .ftz and .sat, where they are asked for."""
-    if not (ftz and kind == "f32") and not sat:
+    ftz, sat = ftz and kind == "f32", sat and kind[0] == "f"
+    if not ftz and not sat:
         return made
 
     def with_modifiers(path: Path) -> None:
         made(path)
         row = path.r[kind][to]
         if sat:
-            np.copyto(row, np.nan_to_num(np.clip(row, 0, 1)), where=path.mask)
-        if ftz and kind == "f32":
-            flush(row, path.mask)
+            np.copyto(row, saturated(row), where=path.mask)
+        if ftz:
+            np.copyto(row, flushed(row), where=path.mask)
 
     return with_modifiers
 
@@ -95,10 +98,12 @@ def computed(d: Decoder, kind: str, sources: list[tuple[str, str]], out: str,
     """`out = function(*sources)`, each source with its own type; the result is written under the mask."""
     rows = [(k, d.row(text, 1 if k == "pred" else int(k[1:]))) for k, text in sources]
     to = d.out(out, int(kind[1:]))
+    ftz = "ftz" in ins
 
     def run(path: Path) -> None:
         r = path.r
-        np.copyto(r[kind][to], function(*(r[k][row] for k, row in rows)), where=path.mask, casting="unsafe")
+        values = [flushed(r[k][row]) if ftz and k == "f32" else r[k][row] for k, row in rows]
+        np.copyto(r[kind][to], function(*values), where=path.mask, casting="unsafe")
 
     return finished(run, kind, to, "ftz" in ins, "sat" in ins)
 

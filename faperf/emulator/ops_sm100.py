@@ -7,11 +7,13 @@ values are in its registers at once: a missing wait::ld is not found, nor is a m
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from faperf.emulator import tensor_core
 from faperf.emulator.decode import Decoder, Operation, addresses, handles
 from faperf.emulator.fault import (
     BAD_DESCRIPTOR,
@@ -71,7 +73,7 @@ class TensorMemory:
         owned = self.owner[cta] == first
         if first >= COLUMNS or owned.sum() != columns or not owned[first : first + columns].all():
             raise DiagnosisError(TMEM, f"{who} frees {columns} columns at {first}, which is no allocation", ins.place)
-        self.unread(np.full(4, warp), np.full(4, cta), WINDOWS, slice(first, first + columns), ins)
+        self.unread(np.full(4, warp), np.full(4, cta), WINDOWS, np.arange(first, first + columns), ins)
         self.owner[cta, first : first + columns] = FREE
 
     def check(self, cta: int, first: int, columns: int, who: str, ins: Instruction) -> None:
@@ -81,29 +83,29 @@ class TensorMemory:
                 "allocated", ins.place,
             )  # fmt: skip
 
-    def told(self, warps: Array, ctas: Array, windows: Array, columns: slice, ins: Instruction) -> None:
+    def told(self, warps: Array, ctas: Array, windows: Array, columns: Array, ins: Instruction) -> None:
         """Each warp must have been told of the last write of what it touches in a window."""
-        stamp = self.stamp[ctas, windows, columns]
+        stamp = self.stamp[ctas[:, None], windows[:, None], columns]
         known = self.wave.clocks[warps[:, None], stamp >> CLOCK_BITS] >= stamp & ((1 << CLOCK_BITS) - 1)
         if not known.all():
             one, column = (int(n) for n in np.unravel_index(int(np.argmin(known)), known.shape))
             agent = int(stamp[one, column]) >> CLOCK_BITS
-            line = int(self.line[ctas[one], windows[one], columns][column])
+            line = int(self.line[ctas[one], windows[one], columns[column]])
             maker = self.wave.program.kernel.instructions[line]
             kind = RACE if agent < self.wave.warps else MISSING_WAIT
             how = "no barrier between" if kind == RACE else "not waited for"
             raise DiagnosisError(
-                kind, f"{self._name(warps[one])} touches column {columns.start + column} of tensor memory, which warp "
+                kind, f"{self._name(warps[one])} touches column {columns[column]} of tensor memory, which warp "
                 f"{agent % self.wave.warps} wrote ({maker.opcode}, {maker.place}): {how}", ins.place,
             )  # fmt: skip
 
-    def unread(self, warps: Array, ctas: Array, windows: Array, columns: slice, ins: Instruction) -> None:
+    def unread(self, warps: Array, ctas: Array, windows: Array, columns: Array, ins: Instruction) -> None:
         """A write must be told of every read."""
-        late = self.reads[ctas, windows, columns] > self.wave.clocks[warps, None, : self.wave.warps]
+        late = self.reads[ctas[:, None], windows[:, None], columns] > self.wave.clocks[warps, None, : self.wave.warps]
         if late.any():
             one, column, reader = (int(n) for n in np.argwhere(late)[0])
             raise DiagnosisError(
-                RACE, f"{self._name(warps[one])} overwrites or frees column {columns.start + column} of tensor memory, which "
+                RACE, f"{self._name(warps[one])} overwrites or frees column {columns[column]} of tensor memory, which "
                 f"warp {reader} may still read: no barrier between", ins.place,
             )  # fmt: skip
 
@@ -202,6 +204,54 @@ def _order(d: Decoder, ins: Instruction) -> Operation:
 
 # ── load and store ───────────────────────────────────────────────────────────────────────────────────────────────────
 
+_THREAD = np.arange(WARP)
+SHAPES: dict[str, tuple[int, Any, Any]] = {
+    "32x32b": (1, lambda j: _THREAD, lambda j, split: j),
+    "16x64b": (1, lambda j: _THREAD // 4 + _THREAD % 2 * 8, lambda j, split: 2 * j + _THREAD // 2 % 2),
+    "16x128b": (2, lambda j: _THREAD // 4 + j % 2 * 8, lambda j, split: j // 2 * 4 + _THREAD % 4),
+    "16x256b": (4, lambda j: _THREAD // 4 + j // 2 % 2 * 8, lambda j, split: j // 4 * 8 + _THREAD % 4 * 2 + j % 2),
+    "16x32bx2": (1, lambda j: _THREAD % 16, lambda j, split: _THREAD // 16 * split + j),
+}
+"""Registers of .x1, then lane and column of each thread's register j ("Matrix fragments for shape …")."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of tcgen05.ld or st: where each thread's register lies, [registers, 32], relative to the address.
+
+    With `packed` a register holds the lower halves of two neighbouring columns. `touched` are the columns in ascending order.
+    """
+
+    registers: int
+    lane: Array
+    column: Array
+    packed: bool
+    whole: bool
+
+    @property
+    def touched(self) -> Array:
+        columns = np.unique(self.column)
+        return np.unique(np.concatenate([2 * columns, 2 * columns + 1])) if self.packed else columns
+
+
+def _form(d: Decoder, ins: Instruction) -> Form:
+    only(
+        ins, "ld", "st", "aligned", *SHAPES, "red", "min", "max", "pack::16b", "unpack::16b", *(f"x{1 << n}" for n in range(8))
+    )  # fmt: skip
+    shape = next(part for part in ins.parts if part in SHAPES)
+    times = next(int(part[1:]) for part in ins.parts if re.fullmatch(r"x\d+", part))
+    each, lane, column = SHAPES[shape]
+    split = d.number(ins.operands[1 if ins.parts[1] == "st" else -1]) if shape == "16x32bx2" else 0
+    whole = shape == "32x32b"
+    registers = np.arange(each * times)
+    return Form(
+        len(registers),
+        np.array([np.broadcast_to(lane(j), WARP) for j in registers]),
+        np.array([np.broadcast_to(column(j, split), WARP) for j in registers]),
+        any(part.endswith("pack::16b") for part in ins.parts),
+        whole,
+    )
+
 
 @dataclass(frozen=True)
 class Access:
@@ -212,16 +262,19 @@ class Access:
     cta: Array
     window: Array
     lanes: Array
-    columns: slice
+    first: int
+    half: int
+    """Lane within the window at which the access starts, 0 or 16."""
 
 
-def _accesses(path: Path, address: Any, count: int, ins: Instruction) -> list[Access]:
-    """What each warp accesses, `count` columns from its address on. Raises DiagnosisError."""
+def _accesses(path: Path, address: Any, form: Form, touched: Array, ins: Instruction) -> list[Access]:
+    """What each warp accesses, from its address on. Raises DiagnosisError."""
     together(path, ins)
     at, lanes = addresses(path, address).reshape(-1, WARP)[:, 0], path.lanes()
     flat = lanes[::WARP] // WARP
     warp, cta = flat // len(path.wave.ctas), flat % len(path.wave.ctas)
-    wrong = at >> 16 != WARP * (warp % 4)
+    inside = (at >> 16) - WARP * (warp % 4)
+    wrong = inside != 0 if form.whole else (inside != 0) & (inside != 16)
     if wrong.any():
         one = int(np.argmax(wrong))
         base, who = WARP * int(warp[one] % 4), path.wave.name_of(int(flat[one]) * WARP)
@@ -230,29 +283,22 @@ def _accesses(path: Path, address: Any, count: int, ins: Instruction) -> list[Ac
             f"{base + WARP - 1}: add the warp's base to the address", ins.place,
         )  # fmt: skip
     found, numbers = [], np.arange(len(lanes)).reshape(-1, WARP)
-    for first in np.unique(at & 0xFFFF).tolist():
-        its = np.flatnonzero(at & 0xFFFF == first)
+    place = (at & 0xFFFF) | inside << 16
+    for key in np.unique(place).tolist():
+        its = np.flatnonzero(place == key)
+        first = key & 0xFFFF
         for each in its:
             tensor_memory(path.wave).check(
-                int(cta[each]), int(first), count, path.wave.name_of(int(flat[each]) * WARP), ins
+                int(cta[each]), first, int(touched[-1]) + 1, path.wave.name_of(int(flat[each]) * WARP), ins
             )
-        columns = slice(int(first), int(first) + count)
-        found.append(Access(flat[its], warp[its], cta[its], warp[its] % 4, numbers[its], columns))
+        found.append(Access(flat[its], warp[its], cta[its], warp[its] % 4, numbers[its], first, key >> 16))
     return found
-
-
-def _shape(ins: Instruction) -> int:
-    """N of 32x32b.xN."""
-    only(ins, "ld", "st", "aligned", "32x32b", "red", "min", "max", *(f"x{1 << n}" for n in range(8)))
-    if "32x32b" not in ins:
-        raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
-    return next(int(part[1:]) for part in ins.parts if part[0] == "x" and part[1:].isdigit())
 
 
 @handles("tcgen05.ld")
 def _load(d: Decoder, ins: Instruction) -> Operation:
-    """PTX ISA "tcgen05.ld", 32x32b.xN: register j of a thread is column j of its lane. With .red also their min or max."""
-    count, reduces = _shape(ins), "red" in ins
+    """PTX ISA "tcgen05.ld" in every shape for 32-bit data. With .red also the min or max of a thread's values."""
+    form, reduces = _form(d, ins), "red" in ins
     outs = [d.out(text, 32) for text in d.vector(ins.operands[0])]
     reduced = d.out(ins.operands[1], 32) if reduces else 0
     kind = "f32" if "f32" in ins else "s32" if "s32" in ins else "u32"
@@ -260,51 +306,65 @@ def _load(d: Decoder, ins: Instruction) -> Operation:
     if reduces:
         table = {"min": (np.fmin, np.minimum), "max": (np.fmax, np.maximum)}
         function = table["min" if "min" in ins else "max"][kind != "f32"]
-    address = d.address(ins.operands[-1])
-    if len(outs) != count:
+    address = d.address(ins.operands[2 if reduces else 1])
+    touched = form.touched
+    if len(outs) != form.registers or (reduces and not form.whole):
         raise NotEmulatedError(f"{ins.opcode} with {len(outs)} registers", ins.place)
 
     def run(path: Path) -> None:
         tmem, wave = tensor_memory(path.wave), path.wave
-        values = np.zeros((len(path.lanes()), count), np.uint32)
-        for its in _accesses(path, address, count, ins):
-            place = (its.cta, its.window, its.columns)
-            tmem.told(its.flat, *place, ins)
-            if not tmem.written[its.cta, its.window, :, its.columns].any(1).all():
+        values = np.zeros((form.registers, len(path.lanes())), np.uint32)
+        for its in _accesses(path, address, form, touched, ins):
+            columns = touched + its.first
+            tmem.told(its.flat, its.cta, its.window, columns, ins)
+            lane, column = form.lane + its.half, its.first + (2 * form.column if form.packed else form.column)
+            cta, window = its.cta[:, None, None], its.window[:, None, None]
+            seen, found = tmem.written[cta, window, lane, column], tmem.cells[cta, window, lane, column]
+            if form.packed:
+                seen = seen & tmem.written[cta, window, lane, column + 1]
+                found = found & np.uint32(0xFFFF) | tmem.cells[cta, window, lane, column + 1] << np.uint32(16)
+            if not seen.any(2).all():
                 what = f"{wave.name_of(int(its.flat[0]) * WARP)} (or another warp) reads columns of tensor memory from "
-                raise DiagnosisError(
-                    UNINITIALISED, f"{what}{its.columns.start} on, which nothing has written", ins.place
-                )
-            tmem.reads[
-                its.cta[:, None], its.window[:, None], np.arange(count) + its.columns.start, its.warp[:, None]
-            ] = wave.clocks[its.flat, its.warp][:, None]
-            values[its.lanes] = tmem.cells[its.cta, its.window, :, its.columns]
+                raise DiagnosisError(UNINITIALISED, f"{what}{its.first} on, which nothing has written", ins.place)
+            tmem.reads[its.cta[:, None], its.window[:, None], columns, its.warp[:, None]] = wave.clocks[
+                its.flat, its.warp
+            ][:, None]
+            values[:, its.lanes] = found.transpose(1, 0, 2)
         r = path.r["u32"]
         for index, out in enumerate(outs):
-            path.put(r[out], values[:, index])
+            path.put(r[out], values[index])
         if reduces:
-            path.put(path.r[kind][reduced], function.reduce(values.view(path.r[kind][reduced].dtype), axis=1))
+            path.put(path.r[kind][reduced], function.reduce(values.view(path.r[kind][reduced].dtype), axis=0))
 
     return run
 
 
 @handles("tcgen05.st")
 def _store(d: Decoder, ins: Instruction) -> Operation:
-    """PTX ISA "tcgen05.st", 32x32b.xN."""
-    count = _shape(ins)
-    address, sources = d.address(ins.operands[0]), [d.row(text, 32) for text in d.vector(ins.operands[1])]
-    if len(sources) != count:
+    """PTX ISA "tcgen05.st" in every shape for 32-bit data."""
+    form = _form(d, ins)
+    address, sources = d.address(ins.operands[0]), [d.row(text, 32) for text in d.vector(ins.operands[-1])]
+    touched = form.touched
+    if len(sources) != form.registers:
         raise NotEmulatedError(f"{ins.opcode} with {len(sources)} registers", ins.place)
 
     def run(path: Path) -> None:
         tmem, wave = tensor_memory(path.wave), path.wave
-        values = np.stack([path.pick(path.r["u32"][source]) for source in sources], axis=1)
-        for its in _accesses(path, address, count, ins):
-            place = (its.cta, its.window, its.columns)
-            tmem.told(its.flat, *place, ins)
-            tmem.unread(its.flat, *place, ins)
-            tmem.cells[its.cta, its.window, :, its.columns] = values[its.lanes]
-            tmem.written[its.cta, its.window, :, its.columns] = True
+        values = np.stack([path.pick(path.r["u32"][source]) for source in sources])
+        for its in _accesses(path, address, form, touched, ins):
+            columns = touched + its.first
+            tmem.told(its.flat, its.cta, its.window, columns, ins)
+            tmem.unread(its.flat, its.cta, its.window, columns, ins)
+            lane, column = form.lane + its.half, its.first + (2 * form.column if form.packed else form.column)
+            cta, window = its.cta[:, None, None], its.window[:, None, None]
+            mine = values[:, its.lanes].transpose(1, 0, 2)
+            parts = [(column, mine)]
+            if form.packed:
+                parts = [(column, mine & np.uint32(0xFFFF)), (column + 1, mine >> np.uint32(16))]
+            for where, what in parts:
+                tmem.cells[cta, window, lane, where] = what
+                tmem.written[cta, window, lane, where] = True
+            place = (its.cta[:, None], its.window[:, None], columns)
             tmem.stamp[place] = (its.warp << CLOCK_BITS | wave.clocks[its.flat, its.warp])[:, None]
             tmem.line[place] = ins.index
 
@@ -319,7 +379,8 @@ def _mma(d: Decoder, ins: Instruction) -> Operation:
     """PTX ISA "tcgen05.mma", kind::f16: D[M x N] in tensor memory (+)= A[M x 16]·B[16 x N].
 
     A from shared or tensor memory (two halves a column), B from shared memory. M = 128: row r is lane r. M = 64 (layout F):
-    row r is lane 32·(r / 16) + r mod 16. An f16 D takes the lower half of a column.
+    row r is lane 32·(r / 16) + r mod 16, or 16 further where the address says lane 16; so is A in tensor memory. An f16 D takes
+    the lower half of a column.
     """
     _group(ins)
     only(ins, "mma", "cta_group::1", "kind::f16")
@@ -350,15 +411,17 @@ def _one_mma(path: Path, goal: int, a: int, b: int, bits: int, adds: bool, from_
     who = wave.name_of(flat * WARP)
     m, n, single = _instruction(bits, ins)
     first = goal & 0xFFFF
-    columns = slice(first, first + n)
-    if goal >> 16:
-        raise NotEmulatedError(f"an accumulator at lane {goal >> 16} of tensor memory", ins.place)
+    columns, numbers = slice(first, first + n), np.arange(first, first + n)
+    if goal >> 16 not in ((0,) if m == LANES else (0, 16)):
+        raise DiagnosisError(
+            TMEM, f"{who} accumulates from lane {goal >> 16} of tensor memory on with M = {m}", ins.place
+        )
     tmem.check(cta, first, n, who, ins)
     every = slice(0, 4)
     here = (np.full(4, flat), np.full(4, cta), WINDOWS)
     cells, written = tmem.cells[cta].reshape(LANES, COLUMNS), tmem.written[cta].reshape(LANES, COLUMNS)
     row = np.arange(m)
-    place = row if m == LANES else WARP * (row // 16) + row % 16
+    place = row if m == LANES else WARP * (row // 16) + row % 16 + (goal >> 16)
     issuer = flat // len(wave.ctas)
     agent = TENSOR * wave.warps + issuer
     before = int(wave.clocks[flat, agent])
@@ -366,31 +429,35 @@ def _one_mma(path: Path, goal: int, a: int, b: int, bits: int, adds: bool, from_
         flat, TENSOR
     ]  # MMAs of one thread run in the order in which it issued them
     try:
-        tmem.told(*here, columns, ins)
-        tmem.unread(*here, columns, ins)
+        tmem.told(*here, numbers, ins)
+        tmem.unread(*here, numbers, ins)
         if from_tmem:
-            if m != LANES:
-                raise NotEmulatedError("A from tensor memory with M = 64", ins.place)
-            source = a & 0xFFFF
+            source, its = a & 0xFFFF, place - (goal >> 16) + (a >> 16)
+            if a >> 16 not in ((0,) if m == LANES else (0, 16)):
+                raise DiagnosisError(
+                    TMEM, f"{who} reads A from lane {a >> 16} of tensor memory with M = {m}", ins.place
+                )
             tmem.check(cta, source, 8, who, ins)
-            tmem.told(*here, slice(source, source + 8), ins)
-            if not written[:, source : source + 8].all():
+            tmem.told(*here, np.arange(source, source + 8), ins)
+            if not written[its, source : source + 8].all():
                 raise DiagnosisError(
                     UNINITIALISED, f"{who} multiplies columns from {source} on, not all written", ins.place
                 )
-            halves = np.ascontiguousarray(cells[:, source : source + 8]).view(np.float16)
+            halves = np.ascontiguousarray(cells[its, source : source + 8]).view(np.float16)
         else:
             halves = _operand(path, a, m, bool(bits >> 15 & 1), ins)
         other = _operand(path, b, n, bool(bits >> 16 & 1), ins)
     finally:
         wave.clocks[flat, agent] = before
-    total = halves.astype(np.float32) @ other.astype(np.float32).T
+    old = None
     if adds:
         if not written[place, columns].all():
             raise DiagnosisError(UNINITIALISED, f"{who} adds to an accumulator that nothing has written", ins.place)
         old = np.ascontiguousarray(cells[place, columns])
-        total += old.view(np.float32) if single else old.astype(np.uint16).view(np.float16).astype(np.float32)
-    cells[place, columns] = total.view(np.uint32) if single else total.astype(np.float16).view(np.uint16)
+        old = old.view(np.float32) if single else old.astype(np.uint16).view(np.float16)
+    exact = bool(wave.extra.get("exact_sums"))
+    total = tensor_core.multiply(halves.astype(np.float32), other.astype(np.float32), old, not single, -14, exact)
+    cells[place, columns] = total.view(np.uint32 if single else np.uint16)
     written[place, columns] = True
     tmem.stamp[cta, every, columns] = agent << CLOCK_BITS | int(wave.async_clock[flat, TENSOR])
     tmem.line[cta, every, columns] = ins.index

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from faperf.emulator import tensor_core
 from faperf.emulator.barrier import PhaseWait
 from faperf.emulator.decode import Blocking, Decoder, Operation, addresses, blocks, handles
 from faperf.emulator.fault import NotEmulatedError
@@ -336,7 +337,7 @@ def _mma(d: Decoder, ins: Instruction) -> Operation:
     """PTX ISA "Matrix Fragments for mma.m16n8k16": D[16x8] = A[16x16]·B[16x8] + C, f16 or bf16 in, f32 or f16 out.
 
     With g = lane / 4 and t = lane % 4: A's registers hold rows g and g+8, then the same at k+8; B's hold column g at k 2t and
-    2t+1, then at k+8; D's hold row g, columns 2t and 2t+1, then row g+8. Sums in float32; an f16 result is rounded once.
+    2t+1, then at k+8; D's hold row g, columns 2t and 2t+1, then row g+8. `tensor_core` says how it sums.
     A fragment that several instructions of a block use is unpacked once.
     """
     only(ins, "aligned", "row", "col", "m16n8k16", "m16n8k8", "bf16")
@@ -352,7 +353,7 @@ def _mma(d: Decoder, ins: Instruction) -> Operation:
     d.fragments[key] = True
     outs = [d.out(text, 32) for text in d.vector(ins.operands[0])]
     single, brain = kind_d == "f32", kind_a == "bf16"
-    depth = 8 * halves_of_k
+    depth, least = 8 * halves_of_k, -126 if brain else -14
 
     def unpack(register: Array) -> Array:
         """[warp, g, t, 2] of one register."""
@@ -362,6 +363,17 @@ def _mma(d: Decoder, ins: Instruction) -> Operation:
             both[..., 0], both[..., 1] = words << np.uint32(16), words & np.uint32(0xFFFF0000)
             return both.view(np.float32)
         return np.ascontiguousarray(register).view(np.float16).reshape(-1, 8, 4, 2)
+
+    def exact(path: Path, left: Array, right: Array) -> None:
+        r, parts = path.r["u32"], len(c)
+        held: Array = np.stack([r[row] for row in c]).view(np.float32 if single else np.float16)
+        held = held.reshape(2, 2 if single else 1, -1, 8, 4, 1 if single else 2)  # row g or g+8, column 2t or 2t+1
+        before = held.transpose(2, 0, 3, 4, 1, 5).reshape(-1, 16, 8)
+        total = tensor_core.multiply(left, right, before, not single, least, True)
+        total = total.reshape(-1, 2, 8, 4, 2 if single else 1, 1 if single else 2).transpose(1, 4, 0, 2, 3, 5)
+        rows = np.ascontiguousarray(total).view(np.uint32).reshape(parts, -1)
+        for index, out in enumerate(outs):
+            np.copyto(r[out], rows[index], where=path.mask)
 
     def run(path: Path) -> None:
         together(path, ins)
@@ -374,10 +386,14 @@ def _mma(d: Decoder, ins: Instruction) -> Operation:
                 left[:, index % 2, :, index // 2] = unpack(r[row])
             left = left.reshape(warps, 16, depth)
             path.cache[key] = left
-        right = np.empty((warps, 8, halves_of_k, 4, 2), np.float32)
+        right: Array = np.empty((warps, 8, halves_of_k, 4, 2), np.float32)
         for index, row in enumerate(b):
             right[:, :, index] = unpack(r[row])
-        product = np.matmul(left, right.reshape(warps, 8, depth).transpose(0, 2, 1)).reshape(warps, 2, 8, 4, 2)
+        right = right.reshape(warps, 8, depth)
+        if path.wave.extra.get("exact_sums"):
+            exact(path, left, right)
+            return
+        product = tensor_core.multiply(left, right, None, False, least, False).reshape(warps, 2, 8, 4, 2)
         if single:
             f = path.r["f32"]
             if path.mask is True:

@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from faperf.emulator import tensor_core
 from faperf.emulator.barrier import CtaWait
 from faperf.emulator.decode import PARAM_WINDOW, Blocking, Decoder, Operation, addresses, blocks, handles
-from faperf.emulator.fault import BAD_DESCRIPTOR, DIVERGENT, MISALIGNED, DiagnosisError, NotEmulatedError
+from faperf.emulator.fault import BAD_DESCRIPTOR, DIVERGENT, MISALIGNED, OUT_OF_BOUNDS, DiagnosisError, NotEmulatedError
 from faperf.emulator.matrix import HALF, addresses_of, swizzled, wgmma_descriptor
-from faperf.emulator.memory import GLOBAL_BASE, SHARED_WINDOW, words_of
+from faperf.emulator.memory import GLOBAL_BASE, SHARED_WINDOW, UNITS, words_of
 from faperf.emulator.ops_common import only, together
 from faperf.emulator.ptx import Instruction, split_operands
+from faperf.emulator.rounding import from_brain
 from faperf.emulator.state import BULK, TENSOR, WARP, Array, Path
 
 CLUSTER = -1
@@ -28,13 +30,14 @@ CLUSTER = -1
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor of halves: address, sizes and strides in bytes (innermost first), the box and the swizzle in bytes."""
+    """A tensor of elements of `unit` bytes: address, sizes, strides in bytes (innermost first), the box, the swizzle in bytes."""
 
     address: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int
+    unit: int = HALF
 
 
 MAP_MAGIC = b"faperf tensormap"
@@ -73,23 +76,39 @@ def _tensor_copy(d: Decoder, ins: Instruction) -> Operation:
             one = Path(wave, lanes[index : index + 1], 0, None)
             if len(tensor.box) != len(coordinates):
                 raise NotEmulatedError(f"a tensor map of {len(tensor.box)} dimensions", ins.place)
+            _check_corner(tensor, corner[index], load, ins)
             where, inside, offset = _box(one, tensor, corner[index], int(at[index]), ins)
             words = np.unique(offset >> 2)[None, :]
-            cells = wave.shared.bytes.view(np.uint16)
+            unit = tensor.unit
+            cells, outside = (memory.bytes.view(UNITS[unit]) for memory in (wave.shared, wave.memory))
             if bars is None:
                 _begin_read(one, words, BULK, ins)
-                wave.memory.bytes.view(np.uint16)[where[inside] // HALF] = cells[offset[inside] // HALF]
+                wave.memory.put(unit, 1, where[inside], cells[offset[inside] // unit, None])
                 continue
-            data = np.zeros(len(offset), np.uint16)
-            data[inside] = wave.memory.bytes.view(np.uint16)[where[inside] // HALF]
+            data = np.zeros(len(offset), UNITS[unit])
+            data[inside] = outside[where[inside] // unit]
 
-            def fill(cells: Array = cells, offset: Array = offset, data: Array = data) -> None:
-                cells[offset // HALF] = data
+            def fill(cells: Array = cells, index: Array = offset // unit, data: Array = data) -> None:
+                cells[index] = data
 
-            _fill_later(one, words, fill, int(bars[index]), HALF * len(offset), ins)
+            _fill_later(one, words, fill, int(bars[index]), unit * len(offset), ins)
             del lane
 
     return run
+
+
+def _check_corner(tensor: TensorMap, corner: Array, load: bool, ins: Instruction) -> None:
+    """What ends in an illegal instruction on an H200, though the PTX ISA does not say so (tests/data/silicon)."""
+    if corner[0] * tensor.unit % 16:
+        raise DiagnosisError(
+            MISALIGNED, f"a tensor copy at coordinate {corner[0]} of the innermost dimension, {corner[0] * tensor.unit} bytes: "
+            "no multiple of 16", ins.place,
+        )  # fmt: skip
+    if not load and (corner < 0).any():
+        what = (
+            f"a tensor is stored at the coordinates {tuple(corner.tolist())}: one is negative, which only a load may be"
+        )
+        raise DiagnosisError(OUT_OF_BOUNDS, what, ins.place)
 
 
 def _shared(address: Array) -> Array:
@@ -110,9 +129,9 @@ def _box(path: Path, tensor: TensorMap, corner: Array, at: int, ins: Instruction
     sizes, strides = np.array(tensor.sizes)[:, None], np.array(tensor.strides)[:, None]
     inside = ((place >= 0) & (place < sizes)).all(0)
     where = tensor.address - GLOBAL_BASE + (place * strides).sum(0)
-    address = swizzled(at + np.arange(grid.shape[1]) * HALF, tensor.swizzle)
+    address = swizzled(at + np.arange(grid.shape[1]) * tensor.unit, tensor.swizzle)
     wave = path.wave
-    first = wave.shared.locate(path, np.array([at]), grid.shape[1] * HALF, ins, align=16)[0]
+    first = wave.shared.locate(path, np.array([at]), grid.shape[1] * tensor.unit, ins, align=16)[0]
     return where, inside, address - at + first
 
 
@@ -166,7 +185,7 @@ def _bulk_copy(d: Decoder, ins: Instruction) -> Operation:
             words = words_of(np.array([near]), n)
             if bars is None:
                 _begin_read(one, words, BULK, ins)
-                wave.memory.bytes[far : far + n] = wave.shared.bytes[near : near + n]
+                wave.memory.put(1, 1, np.arange(far, far + n), wave.shared.bytes[near : near + n, None])
                 continue
             data = wave.memory.bytes[far : far + n].copy()
 
@@ -227,16 +246,16 @@ def _wait_mma(d: Decoder, ins: Instruction) -> Operation:
 
 @handles("wgmma.mma_async")
 def _wgmma(d: Decoder, ins: Instruction) -> Operation:
-    """PTX ISA "Asynchronous Warpgroup Level Matrix": D[64 x N] (+)= A[64 x 16]·B[16 x N], f16 in, f32 or f16 accumulators.
+    """PTX ISA "Asynchronous Warpgroup Level Matrix": D[64 x N] (+)= A[64 x 16]·B[16 x N], f16 or bf16 in, f32 or f16 out.
 
     Warp w of the group has rows 16w … 16w+15 of A and D, in the fragments of mma.m16n8k16 side by side; it reads all of B. A
     comes from its registers or, like B, from shared memory. `imm-trans` 1 is MN-major.
     """
     shape = re.fullmatch(r"m64n(\d+)k16", ins.parts[4])
     kinds = ins.parts[5:]
-    if shape is None or kinds not in (("f32", "f16", "f16"), ("f16", "f16", "f16")):
+    if shape is None or ".".join(kinds) not in ("f32.f16.f16", "f16.f16.f16", "f32.bf16.bf16"):
         raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
-    n, single = int(shape[1]), kinds[0] == "f32"
+    n, single, least = int(shape[1]), kinds[0] == "f32", -126 if kinds[1] == "bf16" else -14
     registers = d.vector(ins.operands[0])
     outs = [d.row(text, 32) for text in registers]
     for text in registers:
@@ -251,12 +270,15 @@ def _wgmma(d: Decoder, ins: Instruction) -> Operation:
     turns = [d.number(text) for text in ins.operands[6:]]
     across_a, across_b = (0, turns[0]) if from_registers and turns else turns or (0, 0)
 
+    def values(halves: Array) -> Array:
+        return from_brain(halves) if least == -126 else halves.view(np.float16).astype(np.float32)
+
     def operand(path: Path, bits: Array, rows: int, first: Array, across: int, count: int) -> Array:
         """[warp, rows, 16] of a descriptor; each warp from row `first` on, as float32."""
         wave = path.wave
         result = np.empty((len(bits), count, 16), np.float32)
         warps = path.lanes()[::WARP] // WARP
-        cells = wave.shared.bytes.view(np.float16)
+        cells = wave.shared.bytes.view(np.uint16)
         for value in np.unique(bits):
             mine = np.flatnonzero(bits == value)
             where = addresses_of(wgmma_descriptor(int(value), ins), rows, 16, bool(across), ins)
@@ -268,7 +290,7 @@ def _wgmma(d: Decoder, ins: Instruction) -> Operation:
                 base = wave.flat_warp[warps[its] * WARP] % len(wave.ctas) * wave.shared.size
                 offset = base[:, None] + part[None, :]
                 _begin_read(path, np.unique(part >> 2)[None, :] + (base >> 2)[:, None], TENSOR, ins, warps[its])
-                result[its] = cells[offset // HALF].reshape(len(its), count, 16)
+                result[its] = values(cells[offset // HALF]).reshape(len(its), count, 16)
         return result
 
     def run(path: Path) -> None:
@@ -284,24 +306,25 @@ def _wgmma(d: Decoder, ins: Instruction) -> Operation:
         if from_registers:
             a: Array = np.empty((warps, 2, 8, 2, 4, 2), np.float32)
             for index, row in enumerate(fragment):
-                a[:, index % 2, :, index // 2] = np.ascontiguousarray(r[row]).view(np.float16).reshape(-1, 8, 4, 2)
+                a[:, index % 2, :, index // 2] = values(np.ascontiguousarray(r[row]).view(np.uint16)).reshape(
+                    -1, 8, 4, 2
+                )
             a = a.reshape(warps, 16, 16)
         else:
             a = operand(path, path.r["u64"][left][::WARP], 64, member * 16, across_a, 16)
-        product = np.matmul(a, b.transpose(0, 2, 1)) * np.float32(signs[0] * signs[1])
-        product = product.reshape(warps, 2, 8, n // 8, 4, 2)
-        keep = path.r[keep_kind][scale] != 0
-        if single:
-            f = path.r["f32"]
-            for index, out in enumerate(outs):
-                part = product[:, index // 2 % 2, :, index // 4, :, index % 2].reshape(-1)
-                f[out][...] = part + np.where(keep, f[out], np.float32(0))
-            return
+        keep = (path.r[keep_kind][scale] != 0)[::WARP]
+        before = np.stack([r[out] for out in outs]).view(np.float32 if single else np.float16)
+        lines = (
+            (n // 8, 2, 2, warps, 8, 4, 1) if single else (n // 8, 2, 1, warps, 8, 4, 2)
+        )  # of 8 columns, row, column
+        before = before.reshape(lines).transpose(3, 1, 4, 0, 5, 2, 6).reshape(warps, 16, n)
+        before = np.where(keep[:, None, None], before, before.dtype.type(0))
+        exact = bool(wave.extra.get("exact_sums"))
+        total = tensor_core.multiply(a * np.float32(signs[0] * signs[1]), b, before, not single, least, exact)
+        total = total.reshape(warps, 2, 8, n // 8, 4, *lines[2::4]).transpose(3, 1, 5, 0, 2, 4, 6)
+        rows = np.ascontiguousarray(total).view(np.uint32).reshape(len(outs), -1)
         for index, out in enumerate(outs):
-            before = np.ascontiguousarray(r[out]).view(np.float16).reshape(-1, 2).astype(np.float32)
-            part = product[:, index % 2, :, index // 2].reshape(-1, 2)
-            total = (part + np.where(keep[:, None], before, np.float32(0))).astype(np.float16)
-            r[out][...] = total.view(np.uint32)[:, 0]
+            r[out][...] = rows[index]
 
     return run
 
