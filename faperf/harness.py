@@ -119,7 +119,8 @@ def run_bundle(job: Job, operations: Operations, say: Callable[[str], None]) -> 
     gpu, reason = find_gpu()
     if gpu is None or not can_measure():
         raise MeasuringError(
-            f"a bundle is measured on a GPU: {reason or 'cupy is not installed'}", remedy="faperf doctor"
+            f"a bundle is measured on a GPU: {reason or 'cupy or cuda-bindings is not installed'}",
+            remedy="faperf doctor",
         )
     for name, version in sorted({(side.operation, side.operation_version) for side in job.sides}):
         if name not in operations or operations[name].version != version:
@@ -154,7 +155,9 @@ def exec_once(workshop: Workshop, version: Version, target: str | None, workload
     """`faperf exec`: build a version and launch it once in this process, for ncu and compute-sanitizer."""
     gpu, reason = find_gpu()
     if gpu is None or not can_measure():
-        raise MeasuringError(f"exec needs a GPU and cupy: {reason or 'cupy is not installed'}", remedy="faperf doctor")
+        raise MeasuringError(
+            f"exec needs a GPU and cupy: {reason or 'cupy or cuda-bindings is not installed'}", remedy="faperf doctor"
+        )
     chosen = target or next((t for t in version.targets if gpu.runs(t)), None)
     if chosen is None:
         raise SelectionError(f"no target of {version.id} runs on the {gpu.name}; it has: {', '.join(version.targets)}")
@@ -173,7 +176,8 @@ def rerun_commits(
     gpu, reason = find_gpu()
     if gpu is None or not can_measure():
         raise MeasuringError(
-            f"--rerun needs a GPU and cupy: {reason or 'cupy is not installed'}", remedy="faperf doctor"
+            f"--rerun needs a GPU and cupy: {reason or 'cupy or cuda-bindings is not installed'}",
+            remedy="faperf doctor",
         )
     changed = {
         (row.version, row.target)
@@ -287,18 +291,20 @@ def emulate(
             continue
         ptx = outcome.artifacts[entry.build].ptx.read_text(encoding="utf-8")
         operation = operations[version.operation.name]
-        said = "right"
+        said, errors = "right", {}
         for verdict in verify(operation, version, entry.build, ptx, workloads[0], kept):
             if verdict.check is None:
                 said = f"not emulated: {verdict.refused}"
                 workshop.progress.say(f"{entry.version} for {entry.target}: {said}")
                 break
             found(verdict.check)
+            if verdict.check.relative_l2 is not None:  # it is the same in every schedule
+                errors[f"{verdict.check.distribution}, {verdict.check.workload}"] = verdict.check.relative_l2
             if not verdict.check.ok:
                 said = f"WRONG on {verdict.check.distribution}, {verdict.check.workload}: {verdict.check.failure}"
                 workshop.progress.say(f"{entry.version} for {entry.target}: {said} (emulated)")
                 outcome.wrong = True
-        entries.append(record.replace(entry, emulated=said))
+        entries.append(record.replace(entry, emulated=said, emulated_errors=errors))
     outcome.run = record.replace(outcome.run, entries=entries)
 
 

@@ -35,9 +35,9 @@ from faperf.device import (
     Gpu,
     Kernels,
     LaunchError,
-    can_measure,
     control_identity,
     find_gpu,
+    missing_libraries,
     preload,
     reason_words,
 )
@@ -356,10 +356,11 @@ class Here:
         """Look for a GPU, and have a child load its libraries while the compiler works."""
         gpu, reason = find_gpu()
         with Worker() as worker:
-            if gpu is not None and can_measure():
+            missing = missing_libraries()
+            if gpu is not None and not missing:
                 worker.spawn()
             elif gpu is not None:
-                reason = f"there is a {gpu.name}, but cupy is not installed (pip install 'faperf[gpu]')"
+                reason = f"there is a {gpu.name}, but {', '.join(missing)} is not installed (pip install 'faperf[gpu]')"
             yield cls(gpu, reason, worker)
 
 
@@ -385,8 +386,10 @@ class Bench:
 
     # ── verification ──
 
-    def launch(self, side: Side, workload: JobWorkload, distribution: str, seed: int) -> Arena:
-        """Launch once into poisoned memory. Raises LaunchError."""
+    def launch(
+        self, side: Side, workload: JobWorkload, distribution: str, seed: int, *, profiled: bool = False
+    ) -> Arena:
+        """Launch once into poisoned memory; `profiled`: so that a profiler sees this launch alone. Raises LaunchError."""
         inputs = self._inputs(side, workload, distribution, seed)
         operation = self.operations[side.operation]
         arena = Arena(tensors_of(operation, workload.shape, side.layout))
@@ -396,7 +399,7 @@ class Bench:
                 arena.tensors[name][...] = inputs[name]
         self.card.wait()
         bound = Kernels(side.cubin, side.launches[workload.name]).bind(arena.tensors)
-        with self._launching(side.timeout_s):
+        with self._launching(side.timeout_s), self.card.profiled() if profiled else contextlib.nullcontext():
             self.card.run_once(bound)
         return arena
 

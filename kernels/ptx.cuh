@@ -89,6 +89,28 @@ __device__ __forceinline__ void tma_load_4d(uint32_t dst, const TensorMap* map, 
                  ::"r"(dst), "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier) : "memory");
 }
 
+// ---- roles of warpgroups: sm_90a ----------------------------------------------------------------------------------
+
+// "setmaxnreg": a warpgroup gives registers back, or waits until it gets more. N is a multiple of 8; wants a cap at entry.
+template <int N>
+__device__ __forceinline__ void setmaxnreg_dec() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N>
+__device__ __forceinline__ void setmaxnreg_inc() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+// "barrier.sync" and "barrier.arrive" on one of the CTA's barriers 1 to 15, for THREADS threads in all.
+__device__ __forceinline__ void named_barrier_sync(int number, int threads) {
+    asm volatile("barrier.sync.aligned %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void named_barrier_arrive(int number, int threads) {
+    asm volatile("barrier.arrive.aligned %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
 // ---- tcgen05: sm_100a and sm_103a ---------------------------------------------------------------------------------
 // Tensor memory: 128 lanes x 512 columns of 32 bits; an address is lane << 16 | column. Warp w reaches lanes
 // 32 (w % 4) to 32 (w % 4) + 31 only, and adds that to the address itself.
@@ -270,6 +292,13 @@ __device__ __forceinline__ float ex2(float x) {
 __device__ __forceinline__ uint32_t pack_f16x2(float lo, float hi) {
     uint32_t r;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
+
+// "mul.f16x2": a b, half by half.
+__device__ __forceinline__ uint32_t mul_f16x2(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 }
 

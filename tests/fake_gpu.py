@@ -1,5 +1,5 @@
 """A GPU host without a GPU: a child that talks like `python -m faperf.worker` but has canned answers, a card for
-`nvidia-smi` to name, and an importable `cupy`.
+`nvidia-smi` to name, and an importable `cupy` and `cuda.bindings`.
 
 The child is started as `python fake_gpu.py FOLDER`. `FOLDER/plan.json` maps a side's name, its build key, or its version's
 name to what happens to it: `ms` a launch, `noise` (what instances differ by, as a log ratio), `wrong` (the words of a failed
@@ -37,8 +37,9 @@ CONTROL_MS = 1.0
 def install(folder: Path) -> dict[str, str]:
     """Make a fake GPU host in `folder`. Returns the environment for a `faperf` that is to run on it."""
     python = folder / "python"
-    (python / "cupy").mkdir(parents=True)
-    (python / "cupy/__init__.py").write_text("raise ImportError('the stand-in is not to be used')\n")
+    for library in ("cupy", "cuda/bindings"):
+        (python / library).mkdir(parents=True)
+        (python / library / "__init__.py").write_text("raise ImportError('the stand-in is not to be used')\n")
     command = [sys.executable, str(Path(__file__)), str(folder)]
     (python / "sitecustomize.py").write_text(
         "import sys\n\n"

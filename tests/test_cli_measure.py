@@ -18,6 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 from faperf.cli import cli
+from faperf.launch import ResolvedArgument
+from faperf.measuring import read_bundle
 from faperf.toolchain import Toolchain
 from tests import fake_gpu
 from tests.conftest import TINY_AND_LENGTHS, Answer, UserProject, cli_in
@@ -588,6 +590,24 @@ def test_a_bundle_is_measured_elsewhere_and_imported(host: Host, away: Path) -> 
     again = home("run")  # and a later run keeps them
     assert again.exit_code == 0
     assert ms(host.ladder()["t2"]) == 1.1
+
+
+def test_tensor_maps_and_clusters_go_to_where_it_is_measured(host: Host, away: Path) -> None:
+    """A bundle says what a map is made of, not the map: it belongs to an address."""
+    kernel = 'struct Map { char bytes[128]; };\nextern "C" __global__ void copy(const __grid_constant__ Map, float*, int) {}\n'
+    host.user.version("t3", "t2", kernel=kernel.replace("{", "{{").replace("}", "}}"))
+    host.user.edit("manifests/t3.yaml", "{tensor: Q}", "{tensor_map: Q, box: [64, 1, 128, 1], swizzle: 128}")
+    host.user.edit("manifests/t3.yaml", "    block: [64]", "    block: [64]\n    cluster: [2]")
+    host.user.commit("tensor maps, in clusters")
+    assert host("run", "t3").exit_code == 0
+    assert timed(host.folder) == ["t3@sm_90a"]
+    assert host("bundle", "t3", "--out", str(away / "job")).exit_code == 0
+    (launch,) = read_bundle(away / "job").side("t3@sm_90a").launches["tiny"]
+    assert launch.cluster == (2, 1, 1)
+    assert launch.args[0] == ResolvedArgument(tensor_map="Q", box=[64, 1, 128, 1], swizzle=128)
+    host.forget()
+    assert cli_in(away)("run", "--bundle", "job", env=host.env).exit_code == 0
+    assert timed(host.folder) == ["t3@sm_90a"]
 
 
 def test_a_wrong_version_in_a_bundle_is_exit_code_5(host: Host, away: Path) -> None:

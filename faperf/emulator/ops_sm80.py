@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from faperf.emulator import tensor_core
-from faperf.emulator.barrier import PhaseWait
+from faperf.emulator.barrier import PhaseWait, WaitEach, by_value
 from faperf.emulator.decode import Blocking, Decoder, Operation, addresses, blocks, handles
 from faperf.emulator.fault import NotEmulatedError
 from faperf.emulator.memory import words_of
@@ -20,27 +21,34 @@ from faperf.emulator.state import COPY, WARP, Array, Path
 
 @blocks("bar.sync", "bar.cta.sync", "barrier.sync", "barrier.cta.sync")
 def _sync(d: Decoder, ins: Instruction) -> Blocking:
-    number, threads = _barrier_operands(d, ins)
-
-    def run(path: Path) -> Any:
-        return path.wave.barriers.sync(path, number, _threads(path, threads), ins, wait=True)
-
-    return run
+    meet = _meeting(d, ins, wait=True)
+    return lambda path: WaitEach(path, meet(path))
 
 
 @handles("bar.arrive", "bar.cta.arrive", "barrier.arrive", "barrier.cta.arrive")
 def _arrive_cta(d: Decoder, ins: Instruction) -> Operation:
-    number, threads = _barrier_operands(d, ins)
-    return lambda path: path.wave.barriers.sync(path, number, _threads(path, threads), ins, wait=False)
+    meet = _meeting(d, ins, wait=False)
+
+    def run(path: Path) -> None:
+        meet(path)
+
+    return run
 
 
-def _barrier_operands(d: Decoder, ins: Instruction) -> tuple[int, int | None]:
-    """The barrier's number and the row of its thread count. A number in a register is not emulated."""
-    return d.number(ins.operands[0]), (d.row(ins.operands[1], 32) if len(ins.operands) > 1 else None)
+def _meeting(d: Decoder, ins: Instruction, wait: bool) -> Callable[[Path], list[tuple[Array, Any]]]:
+    """Warps come to the barriers whose numbers they give, for as many threads as they give: (lanes, what they wait for) each."""
+    number = d.row(ins.operands[0], 32)
+    threads = d.row(ins.operands[1], 32) if len(ins.operands) > 1 else None
 
+    def run(path: Path) -> list[tuple[Array, Any]]:
+        waits = []
+        for value, which in by_value(path.pick(path.r["u32"][number])):
+            part = Path(path.wave, path.lanes()[which], 0, None)
+            count = None if threads is None else part.pick(part.r["u32"][threads])
+            waits.append((part.lanes(), path.wave.barriers.sync(part, value, count, ins, wait)))
+        return waits
 
-def _threads(path: Path, row: int | None) -> Array | None:
-    return None if row is None else path.pick(path.r["u32"][row])
+    return run
 
 
 # ── mbarrier ─────────────────────────────────────────────────────────────────────────────────────────────────────────
