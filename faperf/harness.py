@@ -11,7 +11,7 @@ from faperf.building import Outcome, Selection, Step, Workshop, build_steps, wit
 from faperf.comparison import DiffRow
 from faperf.device import Gpu, can_measure, find_gpu
 from faperf.errors import HistoryError, MeasuringError, SelectionError
-from faperf.figures import builds_of, carry_figures, informed
+from faperf.figures import builds_of, carry_figures, informed, recorded
 from faperf.history import NO_GPU_CLASS, History, new_run_id, now
 from faperf.job import Job
 from faperf.manifest import Manifests, Version, check_workloads, ladder_key, load_manifests
@@ -201,11 +201,8 @@ def rerun_commits(
 
 def run_of(workshop: Workshop, commit: str) -> tuple[Run, dict[str, Build]]:
     """A commit's run and builds from history; built from git where history lacks it."""
-    run = workshop.history.newest_run(commit, dirty=False)
-    if run is not None and not run.partial:
-        builds = builds_of(workshop.history, run)
-        if all(entry.build in builds for entry in run.entries if entry.build):
-            return run, builds
+    if (known := recorded(workshop.history, commit)) is not None:
+        return known
     outcome = run_commit(workshop, commit, Selection())
     return outcome.run, outcome.builds
 
@@ -294,18 +291,20 @@ def emulate(
             continue
         ptx = outcome.artifacts[entry.build].ptx.read_text(encoding="utf-8")
         operation = operations[version.operation.name]
-        said = "right"
+        said, errors = "right", {}
         for verdict in verify(operation, version, entry.build, ptx, workloads[0], kept):
             if verdict.check is None:
                 said = f"not emulated: {verdict.refused}"
                 workshop.progress.say(f"{entry.version} for {entry.target}: {said}")
                 break
             found(verdict.check)
+            if verdict.check.relative_l2 is not None:  # it is the same in every schedule
+                errors[f"{verdict.check.distribution}, {verdict.check.workload}"] = verdict.check.relative_l2
             if not verdict.check.ok:
                 said = f"WRONG on {verdict.check.distribution}, {verdict.check.workload}: {verdict.check.failure}"
                 workshop.progress.say(f"{entry.version} for {entry.target}: {said} (emulated)")
                 outcome.wrong = True
-        entries.append(record.replace(entry, emulated=said))
+        entries.append(record.replace(entry, emulated=said, emulated_errors=errors))
     outcome.run = record.replace(outcome.run, entries=entries)
 
 

@@ -86,7 +86,7 @@ class Entry(_Frozen, frozen=True, kw_only=True):
     that of the launch with the fewest CTAs per SM. `launches` maps each workload to the digest of its resolved launch.
     `measured` maps a workload to the id of the run that verified and timed this build and launch: this one, or an earlier
     one whose figures are carried forward. `emulated` is what the emulator says where no GPU ran it: "right", "not emulated: …",
-    or what is wrong.
+    or what is wrong. `emulated_errors` are the relative L2 errors that it found, by distribution and workload.
     """
 
     version: str
@@ -100,6 +100,7 @@ class Entry(_Frozen, frozen=True, kw_only=True):
     launches: dict[str, str] = {}
     measured: dict[str, str] = {}
     emulated: str | None = None
+    emulated_errors: dict[str, float] = {}
     error: str | None = None
 
 

@@ -49,7 +49,7 @@ from faperf.record import Check, Interval, Pair, Timing
 from faperf.verify import POISON, checked
 
 if TYPE_CHECKING:
-    from faperf.stats import Estimate  # numpy is for those who measure
+    from faperf.ranksum import Estimate
 
 CONTROL = "control"
 SLACK_S = 120.0

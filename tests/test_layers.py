@@ -45,10 +45,11 @@ FLOORS = [
     ["toolchain"],
     ["gitinfo"],
     ["history", "nvbench"],
+    ["index"],
     ["record"],
     ["operations", "manifest"],
     ["arithmetic", "project", "chips", "stats", "launch"],
-    ["errors"],
+    ["errors", "ranksum"],
     ["control"],  # data: the control kernel
     [""],  # faperf/__init__.py: the version number
 ]
@@ -148,6 +149,7 @@ def test_arithmetic_needs_the_standard_library_alone(name: str) -> None:
         (["rich"], {"cli", "report"}),
         (["tabulate"], {"report"}),
         (["cupy", "cuda", "pynvml"], {"device"}),
+        (["sqlite3"], {"index"}),
         (["subprocess"], {"build", "compilers", "counters", "gitinfo", "toolchain", "sass", "device", "worker"}),
         (["multiprocessing"], {"worker"}),
         (["ast"], {"arithmetic"}),

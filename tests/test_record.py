@@ -96,6 +96,7 @@ DECODED: dict[str, Record] = {
                 launches={"published": "00112233aabbccdd"},
                 measured={"published": "20261129T024100Zabcdef"},
                 emulated="right",
+                emulated_errors={"normal, emulated[S=64]": 0.00026},
             ),
             Entry(version="v17", target="sm_103a", parent="v16", error="does not compile"),
         ],
