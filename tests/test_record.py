@@ -220,7 +220,10 @@ DECODED: dict[str, Record] = {
 }
 
 # What came to schema 1 later.
-DECODED["timing-1-peer"] = record.replace(DECODED["timing-1"], peak_bytes=16_777_216)
+TIMED = DECODED["timing-1"]
+assert isinstance(TIMED, Timing)
+PEER_TIMED = record.replace(TIMED, peak_bytes=16_777_216)
+DECODED["timing-1-peer"] = PEER_TIMED
 DECODED["counters-1"] = Counters(
     schema=1,
     build="0123456789abcdef0123",
@@ -259,7 +262,7 @@ DECODED["peer-1"] = PeerResult(
     shape={"B": 1, "H": 64, "S": 1024, "D": 128},
     failure="WRONG on large",
     relative_l2={"normal": 0.00028},
-    timing=DECODED["timing-1-peer"],
+    timing=PEER_TIMED,
     tensor_active=0.6187,
     corrected_there=0.618,
 )
