@@ -1,4 +1,4 @@
-"""Writes the table of mutations (tests/mutations.py, mutations_ladder.py) into docs/emulator.md: `python docs/mutation_table.py`."""
+"""Writes the table of mutations (tests/mutations*.py) into docs/emulator.md: `python docs/mutation_table.py`."""
 
 from __future__ import annotations
 
