@@ -1,5 +1,5 @@
-"""The method of a published account of MFU and tensor-core activity, on this GPU: matrix products and attention, each run for some
-seconds at its power limit, its MFU corrected by the clock that NVML reports and by the one that the SMs count, beside the
+"""The method of a published account of MFU and tensor-core activity, on this GPU: matrix products and attention, each run for
+some seconds at its power limit, its MFU corrected by the clock that NVML reports and by the one that the SMs count, beside the
 activity that ncu counts in one launch. Needs torch and ncu: `python -m benchmarks.mfu_gap [--out FILE]`. See docs/mfu.md.
 """
 
@@ -106,18 +106,18 @@ def sustained(card: Card, launch: Callable[[], Any]) -> dict[str, float]:
     return {"ms": ms, "clock_mhz": clock, "nvml_mhz": fmean(clocks), "watts": fmean(watts), "launches": launches}
 
 
-def once(name: str) -> None:
-    """One launch between cudaProfilerStart and Stop, warmed up before."""
-    import torch
-
-    launch = works()[name][0]()
-    for _ in range(2):
-        launch()
-    torch.cuda.synchronize()
-    torch.cuda.profiler.start()
-    launch()
-    torch.cuda.synchronize()
-    torch.cuda.profiler.stop()
+def each() -> None:
+    """Every work once between cudaProfilerStart and Stop, warmed up before, a marker behind each."""
+    card = Card()
+    for make, _, _ in works().values():
+        launch = make()
+        for _ in range(2):
+            launch()
+        card.wait()
+        with card.profiled():
+            launch()
+            card.wait()
+        card.mark()
 
 
 def tile_of(kernel: str) -> tuple[int, int] | None:
@@ -129,22 +129,23 @@ def tile_of(kernel: str) -> tuple[int, int] | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--once")
+    parser.add_argument("--each", action="store_true", help="what ncu runs")
     arguments = parser.parse_args()
-    if arguments.once:
-        once(arguments.once)
+    if arguments.each:
+        each()
         return
     card = Card()
     chip = CHIPS[card.capability.replace(".", "")]
     rate, peak = chip.tensor_flops_per_clock or 0, chip.peak_tflops or 0.0
     ncu = Ncu(card.capability)
+    activities = ncu.activities([sys.executable, "-m", "benchmarks.mfu_gap", "--each"], os.environ)
     rows = []
-    for name, (make, flops, path) in works().items():
+    for (name, (make, flops, path)), counted in zip(works().items(), activities, strict=True):
+        assert counted is not None
         launch = make()
         seen = sustained(card, launch)
         del launch
         card.xp.get_default_memory_pool().free_all_blocks()
-        counted = ncu.count([sys.executable, "-m", "benchmarks.mfu_gap", "--once", name], os.environ)
         tile = tile_of(counted.entry)
         sizes = MATMULS.get(name.removeprefix("matmul "))
         padded = padding(sizes[:2], tile) if tile and sizes else 1.0
@@ -165,7 +166,6 @@ def main() -> None:
                 "path": path,
                 "explained": there * padded / share,
                 "kernel": counted.entry,
-                "path_flops": counted.path_flops,
                 "flops": flops,
             }
         )
