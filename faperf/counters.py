@@ -112,8 +112,8 @@ class Ncu:
         self.version = version[1] if version else ""
 
     def count(self, command: Sequence[str], environment: Mapping[str, str]) -> list[Counted | None]:
-        """Run `command` under ncu and count what it launches between cudaProfilerStart and Stop, work by work: MARKER stands behind
-        each where there are several. None for one that launched nothing. Raises MeasuringError.
+        """Run `command` under ncu and count what it launches between cudaProfilerStart and Stop, work by work: MARKER stands
+        behind each where there are several. None for one that launched nothing. Raises MeasuringError.
         """
         with tempfile.TemporaryDirectory() as folder:
             report = self._report(

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from faperf import measuring
 from faperf.counters import MARKER, STALLS, TABLE, Counted, Ncu, by_work
 from faperf.errors import MeasuringError
+from faperf.job import Side
 from faperf.metrics import corrected_in
-from tests import fake_gpu
+from faperf.operations import Operations
+from tests import facts, fake_gpu
 from tests.compiling import script
 from tests.conftest import REPOSITORY, Cli, UserProject
 
@@ -99,6 +102,29 @@ def test_works_are_told_apart_by_the_marker_behind_each() -> None:
     assert third is not None
     assert third.shares["tensor_active"] == pytest.approx(0.2)
     assert third.hot == []  # the source page has no fifth kernel
+
+
+def test_several_launches_have_a_marker_behind_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    class Card:
+        def mark(self) -> None:
+            done.append("mark")
+
+    class Bench:
+        def __init__(self, *_: object) -> None:
+            self.card = Card()
+
+        def launch(self, side: Side, *_: object, profiled: bool) -> None:
+            assert profiled
+            done.append(side.version)
+
+    monkeypatch.setattr(measuring, "Bench", Bench)
+    measuring.launch_once(facts.job(facts.side("a"), facts.side("b")), Operations({}))
+    assert done == ["a", "mark", "b", "mark"]
+    done.clear()
+    measuring.launch_once(facts.job(facts.side("a")), Operations({}))
+    assert done == ["a"]
 
 
 def test_nothing_launched() -> None:
