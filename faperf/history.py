@@ -4,6 +4,7 @@
     <class>/<commit12>-<run id>.jsonl        one run, written whole when it is finished
     <class>/calibrations/<run id>.jsonl      one calibration of the gate on that machine
     <class>/counters/<id>.jsonl              what one run's launches counted
+    <class>/peers/<id>.jsonl                 other implementations beside ours
     external/nvbench/<digest>.jsonl          what an imported file of nvbench's holds
     reported/*.yaml                          what others published
 
@@ -30,7 +31,7 @@ from faperf.errors import ConfigError, HistoryError, ManifestError
 from faperf.index import Contents, Index, RunFile, StoredTiming
 from faperf.manifest import decode_yaml
 from faperf.project import Project
-from faperf.record import Build, Calibration, Counters, External, Reported, ReportedLadder, Run
+from faperf.record import Build, Calibration, Counters, External, PeerResult, Reported, ReportedLadder, Run
 
 NO_GIT = "nogit"
 NO_GPU_CLASS = "no-gpu"
@@ -290,6 +291,14 @@ class History:
         """What one run counted, in one file. Returns its path."""
         path = self.root / found[0].machine / "counters" / f"{new_run_id()}.jsonl"
         write_atomically(path, b"".join(record.encode(counted) for counted in found))
+        return path
+
+    # ── peers ──
+
+    def file_peers(self, found: Sequence[PeerResult]) -> Path:
+        """Other implementations' figures of one `faperf peers`, in one file. Returns its path."""
+        path = self.root / found[0].machine / "peers" / f"{found[0].id}.jsonl"
+        write_atomically(path, b"".join(record.encode(result) for result in found))
         return path
 
     # ── other tools' figures ──
