@@ -406,6 +406,13 @@ class Card:
         except Exception as error:
             raise LaunchError.of(error) from error
 
+    @contextlib.contextmanager
+    def profiled(self) -> Iterator[None]:
+        """What is launched within is what `ncu --profile-from-start off` sees."""
+        self.xp.cuda.runtime.profilerStart()
+        yield
+        self.xp.cuda.runtime.profilerStop()
+
     def block(self, bound: Sequence[tuple[Any, ...]], launches: int) -> Block:
         """Launch so many times, L2 flushed before each outside of what is timed; clocks stamped around it all."""
         import cupy

@@ -274,7 +274,7 @@ def launch_once(job: Job, operations: Operations) -> None:
     side, workload = job.side(job.tasks[0].side), job.workload(job.tasks[0].workload)
     try:
         distribution = operations[side.operation].distributions[0]
-        Bench(job, operations, lambda answer: None).launch(side, workload, distribution, job.seeds[0])
+        Bench(job, operations, lambda answer: None).launch(side, workload, distribution, job.seeds[0], profiled=True)
     except LaunchError as fault:
         raise MeasuringError(f"{side.name} on {workload.name}: {fault.kind}: {fault.detail}") from fault
 

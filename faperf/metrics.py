@@ -112,6 +112,11 @@ def _bounds(timing: Timing, operation: Operation, chip: Chip, ceiling: float) ->
     return sorted(bounds, key=lambda bound: -bound.ms)
 
 
+def corrected_in(flops: float, sm_cycles: float, sms: int, rate: int | None) -> float | None:
+    """The clock-corrected MFU of one launch whose cycles were counted, `rate` FLOPs per clock and SM being the whole."""
+    return flops / (sm_cycles * sms * rate) if rate and flops and sm_cycles and sms else None
+
+
 def flat(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], tuple[float, float]] | None:
     """Two (FLOPs, ms) of one kernel between which the work grew and the time did not, the widest apart; None without any.
 

@@ -386,8 +386,10 @@ class Bench:
 
     # ── verification ──
 
-    def launch(self, side: Side, workload: JobWorkload, distribution: str, seed: int) -> Arena:
-        """Launch once into poisoned memory. Raises LaunchError."""
+    def launch(
+        self, side: Side, workload: JobWorkload, distribution: str, seed: int, *, profiled: bool = False
+    ) -> Arena:
+        """Launch once into poisoned memory; `profiled`: so that a profiler sees this launch alone. Raises LaunchError."""
         inputs = self._inputs(side, workload, distribution, seed)
         operation = self.operations[side.operation]
         arena = Arena(tensors_of(operation, workload.shape, side.layout))
@@ -397,7 +399,7 @@ class Bench:
                 arena.tensors[name][...] = inputs[name]
         self.card.wait()
         bound = Kernels(side.cubin, side.launches[workload.name]).bind(arena.tensors)
-        with self._launching(side.timeout_s):
+        with self._launching(side.timeout_s), self.card.profiled() if profiled else contextlib.nullcontext():
             self.card.run_once(bound)
         return arena
 

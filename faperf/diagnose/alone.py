@@ -9,8 +9,7 @@ from faperf.diagnose.compiler import own_spills
 from faperf.diagnose.facts import MOST_PLACES, Cause, Effect, Facts, Where
 from faperf.judge import Thresholds
 from faperf.listing import Place
-from faperf.metrics import activity_meaning, flat
-from faperf.record import Counters
+from faperf.metrics import activity_meaning, corrected_in, flat
 
 
 def _launch_bound(new: Facts, old: Facts | None, limits: Thresholds) -> Iterator[Cause]:
@@ -117,7 +116,7 @@ def _counted(new: Facts, old: Facts | None, limits: Thresholds) -> Iterator[Caus
             claim="values go through local memory while it runs",
             evidence=[f"{seen.local_bytes / 2**20:.1f} MiB to and from local memory in one launch (ncu)"],
         )
-    own = _corrected_there(seen, new, chip.tensor_flops_per_clock)
+    own = corrected_in(new.counted_flops, seen.sm_cycles, seen.sms, chip.tensor_flops_per_clock)
     if seen.tensor_active and own:
         ratio = seen.tensor_active / own
         padded = new.metrics.padding if new.metrics else 1.0
@@ -128,15 +127,6 @@ def _counted(new: Facts, old: Facts | None, limits: Thresholds) -> Iterator[Caus
             claim=activity_meaning(ratio, new.kernel.path, chip.capability, padded),
             evidence=[f"TCA {seen.tensor_active:.1%}, corrected MFU of that launch {own:.1%}: ratio {ratio:.2f} (ncu)"],
         )
-
-
-def _corrected_there(seen: Counters, new: Facts, rate: int | None) -> float | None:
-    """The clock-corrected MFU of the launch that was counted."""
-    return (
-        new.counted_flops / (seen.sm_cycles * seen.sms * rate)
-        if rate and new.counted_flops and seen.sm_cycles
-        else None
-    )
 
 
 def _hot_places(new: Facts, hot: Sequence[tuple[int, int, str]]) -> list[Where]:
