@@ -18,8 +18,10 @@ from faperf.judge import (
     Verdict,
     compare_reported,
     compare_static,
+    compare_tensor_work,
     judge_pair,
     less_accurate,
+    less_accurate_emulated,
     over_budget,
     stored_change,
 )
@@ -113,6 +115,9 @@ def ladder(
         findings: list[Finding] = []
         if entry and build and parent_entry and parent_build:
             findings += compare_static(parent_build, parent_entry, build, entry, thresholds, same_version=False)
+        if build and parent_build and version and (older := own.get(parent or "")):
+            tiles = [each.tile.m * each.tile.n for each in (older, version)]
+            findings += compare_tensor_work(parent_build, tiles[0], build, tiles[1], thresholds)
         if entry and build and version:
             findings += over_budget(version.budgets, build, entry)
         measured = (silicon or {}).get((name, target))
@@ -120,6 +125,11 @@ def ladder(
         pair = timing.pair("parent") if timing else None
         outdated = pair is not None and parent_build is not None and not _same_code(pair.build, parent_build, builds)
         parents = (silicon or {}).get((parent or "", target))
+        worse: list[Finding] = []
+        if measured:
+            worse = less_accurate(parents.checks, measured.checks, thresholds) if parents else []
+        elif entry and parent_entry:
+            worse = less_accurate_emulated(parent_entry, entry, thresholds)
         rows.append(
             LadderRow(
                 version=name,
@@ -132,9 +142,7 @@ def ladder(
                 reported_verdict=compare_reported(row, published.get(row.parent or ""), thresholds) if row else None,
                 measured=measured,
                 time_verdict=_against_parent(timing, outdated, thresholds) if timing else None,
-                less_accurate=less_accurate(parents.checks, measured.checks, thresholds)
-                if parents and measured
-                else [],
+                less_accurate=worse,
             )
         )
     return rows

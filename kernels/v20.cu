@@ -31,6 +31,7 @@ struct Shared {
     uint64_t q_full, k_full, v_full, qk_done, pv_done;  // mbarriers
     uint32_t tmem;                             // the address of the allocated columns
 };
+static_assert(sizeof(Shared) == 74288, "what the manifest launches with");
 
 // Byte offset of a 16-byte chunk in a tile of 64-wide halves, each with the 128-byte swizzle of TMA and tcgen05.
 __device__ __forceinline__ uint32_t swizzle(int row, int chunk) {

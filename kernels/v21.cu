@@ -36,6 +36,7 @@ struct Shared {
     uint64_t s_full[TILES_Q], s_empty[TILES_Q], p_full[TILES_Q], pv_done[TILES_Q];
     uint32_t tmem;  // the address of the allocated columns
 };
+static_assert(sizeof(Shared) == 196816, "what the manifest launches with");
 
 // A place in a ring, and the parity of its round there.
 struct Turn {

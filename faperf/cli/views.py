@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from faperf.cli.complete import TARGET, VERSION, WORKLOAD
+from faperf.cli.screen import present, progress_shown
 from faperf.cli.shared import (
     REGRESSION,
     WRONG,
@@ -15,16 +18,25 @@ from faperf.cli.shared import (
     nvcc_option,
     open_project,
     print_ladder,
-    progress_shown,
     say_broken,
     say_warnings,
 )
 
+if TYPE_CHECKING:
+    from faperf.listing import LoopDiff
+
 
 @click.command()
-@click.option("--target", metavar="SM", help="The target to show; by default that of pyproject.toml, or sm_103a.")
+@click.option(
+    "--target", metavar="SM", type=TARGET, help="The target to show; pyproject.toml's by default, or sm_103a."
+)
 @click.option("--commit", metavar="REF", help="The record of this commit; the newest of HEAD by default.")
-@click.option("--workload", metavar="NAME", help="Measured figures on this workload; each version's first by default.")
+@click.option(
+    "--workload",
+    metavar="NAME",
+    type=WORKLOAD,
+    help="Measured figures on this workload; each version's first by default.",
+)
 @format_option
 @click.pass_obj
 def ladder(directory: Path, target: str | None, commit: str | None, workload: str | None, style: str) -> None:
@@ -65,8 +77,12 @@ def ladder(directory: Path, target: str | None, commit: str | None, workload: st
 @click.option("--exit-code", is_flag=True, help="Exit with 3 on a regression, with 5 when a version no longer builds.")
 @click.option("--all", "show_unchanged", is_flag=True, help="Show unchanged versions too.")
 @click.option("--rerun", "again", is_flag=True, help="Time both commits' builds interleaved here, on this GPU.")
-@click.option("--workload", metavar="NAME", help="Measured figures on this workload; each version's first by default.")
-@click.option("--sass", metavar="VERSION", help="Show how this version's instructions changed, folded to the loop.")
+@click.option(
+    "--workload", metavar="NAME", type=WORKLOAD, help="Figures on this workload; each version's first by default."
+)
+@click.option(
+    "--sass", metavar="VERSION", type=VERSION, help="Show how this version's instructions changed, folded to the loop."
+)
 @jobs_option
 @nvcc_option
 @format_option
@@ -95,36 +111,44 @@ def diff(
       faperf diff v1.0 HEAD --rerun    both interleaved on this machine's GPU
       faperf diff HEAD~1 --sass v18    the instructions of v18 as well
     """
-    from faperf.building import Selection, Workshop
     from faperf.comparison import diff as compare
     from faperf.comparison import rerun
     from faperf.errors import SelectionError
-    from faperf.explaining import loops_of_commits
-    from faperf.figures import silicon_of
-    from faperf.harness import Wish, rerun_commits, run_of, run_tree
+    from faperf.figures import open_repository, recorded, silicon_of
+    from faperf.history import History
     from faperf.judge import Verdict, thresholds_from
     from faperf.manifest import check_workloads, load_manifests
-    from faperf.report.explanation import loops_text
     from faperf.report.terminal import diff_text
 
     project = open_project(directory)
-    with progress_shown() as progress:
-        workshop = Workshop.open(project, nvcc=nvcc, jobs=jobs, progress=progress)
-        if workshop.repository is None:
-            raise SelectionError("there is no git repository here, so there are no commits to compare")
-        old_commit = workshop.repository.resolve(a)
-        new_commit = workshop.repository.resolve(b) if b else None
-        old, old_builds = run_of(workshop, old_commit)
-        if new_commit:
-            new, new_builds = run_of(workshop, new_commit)
-        else:
-            outcome = run_tree(workshop, Selection(), Wish())
-            new, new_builds = outcome.run, outcome.builds
-        loops = loops_of_commits(workshop, old_commit, new_commit, sass) if sass else {}
+    history, repository = History(project), open_repository(project)
+    if repository is None:
+        raise SelectionError("there is no git repository here, so there are no commits to compare")
+    old_commit = repository.resolve(a)
+    new_commit = repository.resolve(b) if b else None
+    old_side = recorded(history, old_commit)
+    new_side = recorded(history, new_commit) if new_commit else None
+    loops: dict[str, LoopDiff] = {}
+    if again or sass or old_side is None or new_side is None:
+        from faperf.building import Selection, Workshop
+        from faperf.explaining import loops_of_commits
+        from faperf.harness import Wish, rerun_commits, run_of, run_tree
+
+        with progress_shown() as progress:
+            workshop = Workshop.open(project, nvcc=nvcc, jobs=jobs, progress=progress)
+            workshop.history = history
+            old_side = run_of(workshop, old_commit)
+            if new_commit:
+                new_side = run_of(workshop, new_commit)
+            else:
+                outcome = run_tree(workshop, Selection(), Wish())
+                new_side = outcome.run, outcome.builds
+            loops = loops_of_commits(workshop, old_commit, new_commit, sass) if sass else {}
+    (old, old_builds), (new, new_builds) = old_side, new_side
     if workload:
         there = [name for entry in [*old.entries, *new.entries] for name in entry.launches]
         check_workloads([workload], [*load_manifests(project).workloads, *there])
-    limits, history = thresholds_from(project.config.thresholds), workshop.history
+    limits = thresholds_from(project.config.thresholds)
     silicon = (silicon_of(history, old, workload), silicon_of(history, new, workload))
     rows = compare(old, new, {**old_builds, **new_builds}, limits, *silicon)
     if again:
@@ -134,17 +158,19 @@ def diff(
             workshop.progress = progress
             timings = rerun_commits(workshop, old_commit, new_commit, rows, (workload,) if workload else ())
         rows = rerun(rows, timings, limits)
-    click.echo(diff_text(rows, old, new, style, show_unchanged=show_unchanged, sass=loops))
+    present(diff_text(rows, old, new, style, show_unchanged=show_unchanged, sass=loops), style)
     if loops and style != "json":
+        from faperf.report.explanation import loops_text
+
         click.echo("\n" + loops_text(loops, style))
-    say_warnings(workshop.history)
+    say_warnings(history)
     if exit_code:
         broken = any(row.verdict is Verdict.BROKEN for row in rows)
         sys.exit(WRONG if broken else REGRESSION if any(row.regression for row in rows) else 0)
 
 
 @click.command()
-@click.argument("version")
+@click.argument("version", type=VERSION)
 @format_option
 @click.pass_obj
 def show(directory: Path, version: str, style: str) -> None:
@@ -203,7 +229,7 @@ def show(directory: Path, version: str, style: str) -> None:
     timings = {entry.target: timings_of(history, newest, version, entry.target) for entry in found} if newest else {}
     chosen = manifests.versions.get(version)
     external = history.external(version)
-    click.echo(show_text(chosen, version, pairs, findings, reported, silicon, worth, timings, external, style))
+    present(show_text(chosen, version, pairs, findings, reported, silicon, worth, timings, external, style), style)
     say_warnings(history)
 
 

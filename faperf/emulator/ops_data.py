@@ -175,7 +175,7 @@ def _units(ins: Instruction) -> tuple[str, int, int]:
 
 
 @handles("ld", "ldu")
-def _load(d: Decoder, ins: Instruction) -> Operation:
+def load(d: Decoder, ins: Instruction) -> Operation:
     only(ins, "v2", "v4", "v8", "shared::cluster", "mmio", "b128", "L2::cache_hint")
     kind, size, count = _units(ins)
     names = d.vector(ins.operands[0])
@@ -202,7 +202,7 @@ def _load(d: Decoder, ins: Instruction) -> Operation:
         return load_parameter
     address = d.address(ins.operands[1])
 
-    def load(path: Path) -> None:
+    def take(path: Path) -> None:
         where, at = spaces(path, space, addresses(path, address), ins)
         memory: Any = {"global": path.wave.memory, "shared": path.wave.shared, "local": path.wave.local}[where]
         offset = memory.locate(path, at, size * count, ins)
@@ -210,7 +210,7 @@ def _load(d: Decoder, ins: Instruction) -> Operation:
             memory.read(path, offset, size * count, ins)
         spread(path, memory.view(size, count).take(offset // (size * count), axis=0))
 
-    return load
+    return take
 
 
 @handles("st")

@@ -384,14 +384,17 @@ def _mma(d: Decoder, ins: Instruction) -> Operation:
     """
     _group(ins)
     only(ins, "mma", "cta_group::1", "kind::f16")
-    if len(ins.operands) != 5:
+    if len(ins.operands) not in (5, 6):
         raise NotEmulatedError(f"{ins.opcode} with {len(ins.operands)} operands", ins.place)
+    masks = [d.row(text, 32) for text in d.vector(ins.operands[4])] if len(ins.operands) == 6 else []
     from_tmem = ins.operands[1].startswith("[")
     to = d.address(ins.operands[0])
     left: Any = d.address(ins.operands[1]) if from_tmem else d.row(ins.operands[1], 64)
-    right, shape, keep = d.row(ins.operands[2], 64), d.row(ins.operands[3], 32), d.row(ins.operands[4], 1)
+    right, shape, keep = d.row(ins.operands[2], 64), d.row(ins.operands[3], 32), d.row(ins.operands[-1], 1)
 
     def run(path: Path) -> None:
+        if any(path.pick(path.r["u32"][row]).any() for row in masks):
+            raise NotEmulatedError(f"{ins.opcode} with lanes of its output disabled", ins.place)
         wave, lanes = path.wave, path.lanes()
         goal = addresses(path, to)
         a = addresses(path, left) if from_tmem else path.pick(path.r["u64"][left])

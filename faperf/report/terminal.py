@@ -67,7 +67,7 @@ def _ladder_cells(row: LadderRow) -> list[object]:
 def _measured_cells(row: LadderRow) -> tuple[str | None, str | None]:
     """TFLOPS, and how the time of a launch changed against the parent's with its interval; or what was wrong."""
     if row.measured is None:
-        return _emulated_cell(row.entry), None
+        return _emulated_cell(row.entry), "LESS ACCURATE (emulated)" if row.less_accurate else None
     if row.measured.failures:
         return row.measured.failures[0].fault or "WRONG", None
     timing = row.measured.timing
@@ -141,7 +141,8 @@ def _flag_lines(row: LadderRow) -> list[str]:
             lines.append(
                 f"- {row.version}: {row.time_verdict} than {pair.version}, time {change_text(pair.time)} (measured){why}"
             )
-    lines += [f"- {row.version}: LESS ACCURATE than {row.parent} on {f.text} (measured)" for f in row.less_accurate]
+    how = "measured" if row.measured else "emulated"
+    lines += [f"- {row.version}: LESS ACCURATE than {row.parent} on {f.text} ({how})" for f in row.less_accurate]
     judged, reported = row.reported_verdict, row.reported
     if judged and reported and (judged.regression or judged.less_accurate):
         change = (
