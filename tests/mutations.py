@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from faperf.emulating import Verdict
 from faperf.emulator.fault import (
     BAD_BARRIER,
     BAD_DESCRIPTOR,
@@ -135,10 +136,17 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
+def found(verdict: Verdict) -> str:
+    """What an emulation came to, in the words of `Mutation.finds`."""
+    if verdict.check is None:
+        return REFUSED
+    return MISSED if verdict.check.ok else verdict.check.fault or WRONG
+
+
 def table(mutations: Sequence[Mutation]) -> str:
-    """The mutations in Markdown, as docs/emulator.md shows them between its markers."""
+    """Mutations in Markdown, as docs/emulator.md shows them between its markers."""
     rows = [f"| {m.version} | {m.what} | {'**missed**' if m.finds == MISSED else m.finds} |" for m in mutations]
     missed, refused = (sum(m.finds == kind for m in mutations) for kind in (MISSED, REFUSED))
-    found = len(mutations) - missed - refused
-    head = f"{len(mutations)} mutations: {found} found, {missed} missed, {refused} refused (the emulator says that it cannot judge)."
+    count = len(mutations) - missed - refused
+    head = f"{len(mutations)} mutations: {count} found, {missed} missed, {refused} refused (the emulator says that it cannot judge)."
     return "\n".join([head, "", "| kernel | made wrong | found as |", "|---|---|---|", *rows])
