@@ -128,7 +128,12 @@ class Emulation:
         return verdict
 
     def check(
-        self, subject: Subject, distribution: str, schedule: str = LOCKSTEP, trace: Any = None, sample: int | None = None
+        self,
+        subject: Subject,
+        distribution: str,
+        schedule: str = LOCKSTEP,
+        trace: Any = None,
+        sample: int | None = None,
     ) -> Check:
         """Emulate and compare. A diagnosis is a failed check. Raises NotEmulatedError.
 

@@ -26,8 +26,12 @@ CTAS = 16
 @click.argument("version")
 @click.option("--target", metavar="SM", help="The target; the version's first by default.")
 @click.option("--workload", metavar="NAME", help="A workload as it is; two small ones by default.")
-@click.option("--ctas", type=click.IntRange(min=1), metavar="N",
-              help=f"How many CTAs, drawn by the seed; {CTAS} of a workload that is named, all of a small one by default.")
+@click.option(
+    "--ctas",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"How many CTAs, drawn by the seed; {CTAS} of a workload that is named, all of a small one by default.",
+)
 @click.option("--distribution", metavar="NAME", help="Inputs of one distribution; of all by default.")
 @click.option(
     "--schedule", "schedules", type=click.Choice(SCHEDULES), multiple=True, help="A schedule; all by default."
