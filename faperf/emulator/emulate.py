@@ -23,7 +23,7 @@ from faperf.launch import ResolvedArgument, ResolvedLaunch
 
 PACKS = (ops_arithmetic, ops_data, ops_sm80, ops_sm90, ops_sm100)
 """Importing a pack registers its opcodes."""
-LANES = 1024
+LANES = 4096
 """Lanes that run together, about: more make numpy's calls longer, fewer make more calls."""
 SMEM_LIMIT = 227 * 1024
 SCALARS = {"i32": "<i", "u32": "<I", "i64": "<q", "u64": "<Q"}
@@ -77,8 +77,10 @@ class Device:
         if sample is not None and sample < len(ctas):
             ctas = [ctas[n] for n in sorted(random.Random(seed).sample(range(len(ctas)), sample))]
         together = max(1, LANES // (-(-launch.threads // 32) * 32))
+        wave: Wave | None = None
         for first in range(0, len(ctas), together):
-            wave = Wave(program, ctas[first : first + together], launch.grid, launch.block, self.memory, launch.smem)
+            part = ctas[first : first + together]
+            wave = Wave(program, part, launch.grid, launch.block, self.memory, launch.smem, wave)
             wave.extra["parameters"], wave.extra["maps"] = parameters, self._maps
             for row, name in program.global_rows:
                 wave.registers[64][row] = self._variables[name]

@@ -7,6 +7,7 @@ swizzle of S bytes XORs bits 4… of the *absolute* shared address with bits 7�
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -51,13 +52,57 @@ def _descriptor(bits: int, swizzle: int, ins: Instruction) -> Descriptor:
     return Descriptor((bits & 0x3FFF) << 4, (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4, swizzle)
 
 
+THREADS_FROM = 1 << 18
+"""Multiply-adds of a product for which OpenBLAS starts threads, which on shared cores costs more than it saves."""
+
+
+def product(a: Array, b: Array) -> Array:
+    """[cta, m, k] · [cta, k, n], by one thread."""
+    m, k, n = a.shape[1], a.shape[2], b.shape[2]
+    rows = max(1, THREADS_FROM // (k * n))
+    if rows >= m:
+        whole: Array = np.matmul(a, b)
+        return whole
+    return np.concatenate([np.matmul(a[:, first : first + rows], b) for first in range(0, m, rows)], axis=1)
+
+
 def swizzled(address: Array, swizzle: int) -> Array:
     """Absolute shared addresses as a swizzle of 0, 32, 64 or 128 bytes places them."""
     bits = {0: 0, 32: 1, 64: 3, 128: 7}[swizzle]
     return address ^ ((address >> 7 & bits) << 4)
 
 
-def addresses_of(d: Descriptor, rows: int, depth: int, across: bool, ins: Instruction) -> Array:
+@dataclass(frozen=True)
+class Footprint:
+    """The 16-byte chunks of an operand, by their number within the CTA's shared memory.
+
+    [rows, depth / 8] where a chunk is along k, [depth, rows / 8] where it is along the rows (`across`).
+    """
+
+    chunks: Array
+    across: bool
+
+    def gather(self, memory: Array, base: Array) -> Array:
+        """[cta, rows, depth] in float32, of chunks [chunk, 8] of 16 bits; `base` is the first chunk of each CTA."""
+        found = memory.take(base[:, None, None] + self.chunks, axis=0).view(np.float16)
+        found = found.reshape(len(base), len(self.chunks), -1).astype(np.float32)
+        return found.transpose(0, 2, 1) if self.across else found
+
+
+def footprint(d: Descriptor, rows: int, depth: int, across: bool, ins: Instruction) -> Footprint:
+    """Raises NotEmulatedError."""
+    if across and not d.swizzle:
+        raise NotEmulatedError("an MN-major operand without a swizzle", ins.place)
+    return _footprint(d, rows, depth, across)
+
+
+@lru_cache(maxsize=4096)
+def _footprint(d: Descriptor, rows: int, depth: int, across: bool) -> Footprint:
+    address = addresses_of(d, rows, depth, across)
+    return Footprint((address[::8].T if across else address[:, ::8]) >> 4, across)
+
+
+def addresses_of(d: Descriptor, rows: int, depth: int, across: bool) -> Array:
     """The shared address of each element [row, k] of an operand of `rows` × `depth`.
 
     K-major: rows of `swizzle` bytes in groups of 8, `stride` from group to group; without a swizzle core matrices of 8 rows of
@@ -66,8 +111,6 @@ def addresses_of(d: Descriptor, rows: int, depth: int, across: bool, ins: Instru
     """
     row, k = np.arange(rows)[:, None], np.arange(depth)[None, :]
     if across:
-        if not d.swizzle:
-            raise NotEmulatedError("an MN-major operand without a swizzle", ins.place)
         width = d.swizzle // HALF
         offset = row // width * d.leading + k // GROUP * d.stride + k % GROUP * d.swizzle + row % width * HALF
     elif d.swizzle:

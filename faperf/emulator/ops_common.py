@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,11 @@ from faperf.emulator.decode import (
     Decoder,
     Operation,
 )
-from faperf.emulator.fault import NotEmulatedError
-from faperf.emulator.memory import SHARED_WINDOW
+from faperf.emulator.fault import DiagnosisError, NotEmulatedError
+from faperf.emulator.matrix import Footprint
+from faperf.emulator.memory import CHUNK, SHARED_WINDOW
 from faperf.emulator.ptx import TYPE_BITS, Instruction
-from faperf.emulator.state import Array, Path
+from faperf.emulator.state import Array, Path, bits_of
 
 TINY = np.float32(2.0**-126)
 IGNORED = {
@@ -42,65 +43,139 @@ def only(ins: Instruction, *allowed: str) -> None:
             raise NotEmulatedError(f"no emulation of .{part} in {ins.opcode}", ins.place)
 
 
-def flush(row: Array, mask: Any) -> None:
-    """Subnormal results to zero of the same sign (.ftz)."""
-    np.multiply(row, np.float32(0), out=row, where=(np.abs(row) < TINY) & mask)
+def flush(values: Array) -> None:
+    """Subnormal floats to zero of the same sign (.ftz), in place."""
+    small = np.abs(values) < TINY
+    if small.any():
+        np.multiply(values, np.float32(0), out=values, where=small)
 
 
-def ufunc(d: Decoder, ins: Instruction, function: Any, kind: str, operands: tuple[str, ...], out: str) -> Operation:
-    """`out = function(*operands)`, all of one type, under the path's mask."""
-    bits = int(kind[1:])
-    rows = [d.row(text, bits) for text in operands]
-    to = d.out(out, bits)
-    ftz, sat = "ftz" in ins, "sat" in ins
-    if sat and kind[0] != "f":
-        raise NotEmulatedError(f"no emulation of .sat in {ins.opcode}", ins.place)
-    if len(rows) == 1:
-        (a,) = rows
-
-        def unary(path: Path) -> None:
-            r = path.r[kind]
-            function(r[a], out=r[to], where=path.mask)
-
-        made: Operation = unary
-    else:
-        a, b = rows
-
-        def binary(path: Path) -> None:
-            r = path.r[kind]
-            function(r[a], r[b], out=r[to], where=path.mask)
-
-        made = binary
-    return finished(made, kind, to, ftz, sat)
+def selected(rows: Sequence[int], each: bool = False) -> Any:
+    """What picks rows of a table [row, lane]: a slice where they are neighbours, or all the same and not needed `each`."""
+    first = rows[0]
+    if len(rows) == 1 or (not each and all(row == first for row in rows)):
+        return slice(first, first + 1)
+    step = rows[1] - first
+    if step > 0 and all(row == first + step * n for n, row in enumerate(rows)):
+        return slice(first, rows[-1] + 1, step)
+    return np.array(rows)
 
 
-def finished(made: Operation, kind: str, to: int, ftz: bool, sat: bool) -> Operation:
-    """With .ftz and .sat, where they are asked for."""
-    if not (ftz and kind == "f32") and not sat:
-        return made
+class Elementwise:
+    """`outs = function(*sources)`, lane by lane and under the path's mask; each row with its type.
 
-    def with_modifiers(path: Path) -> None:
-        made(path)
-        row = path.r[kind][to]
-        if sat:
-            np.copyto(row, np.nan_to_num(np.clip(row, 0, 1)), where=path.mask)
-        if ftz and kind == "f32":
-            flush(row, path.mask)
+    The function takes arrays of lanes, or of rows of lanes, and gives an array (a tuple of them for several outs). A numpy ufunc
+    may be given `out`.
+    """
 
-    return with_modifiers
+    __slots__ = ("direct", "ftz", "function", "key", "outs", "sat", "sources")
+
+    def __init__(
+        self, ins: Instruction, outs: list[tuple[str, int]], sources: list[tuple[str, int]], function: Any, extra: Any = None
+    ) -> None:  # fmt: skip
+        self.outs, self.sources, self.function = outs, sources, function
+        kinds = tuple(kind for kind, _ in outs)
+        self.ftz, self.sat = "ftz" in ins and kinds == ("f32",), "sat" in ins and kinds[0][0] == "f"
+        self.direct = isinstance(function, np.ufunc) and all(kind == kinds[0] for kind, _ in sources)
+        self.key = (ins.parts, kinds, tuple(kind for kind, _ in sources), extra)
+
+    def run(self, path: Path) -> None:
+        r = path.r
+        kind, to = self.outs[0]
+        sources = [r[k][row] for k, row in self.sources]
+        if self.direct and not self.sat and not self.ftz:
+            self.function(*sources, out=r[kind][to], where=path.mask)
+            return
+        self._put([r[k][row] for k, row in self.outs], self.function(*sources), path.mask)
+
+    def _put(self, outs: list[Array], result: Any, mask: Any) -> None:
+        for out, values in zip(outs, result if len(outs) > 1 else (result,), strict=True):
+            if self.sat:
+                values = np.nan_to_num(np.clip(values, 0, 1))
+            if self.ftz:
+                values = values.astype(np.float32, copy=False)
+                flush(values)
+            if mask is True:
+                out[...] = values
+            else:
+                np.copyto(out, values, where=mask, casting="unsafe")
+
+    @staticmethod
+    def together(parts: list[Elementwise]) -> Operation:
+        first = parts[0]
+        count = len(parts)
+        sources = [
+            (kind, selected([part.sources[n][1] for part in parts])) for n, (kind, _) in enumerate(first.sources)
+        ]
+        outs = [(kind, selected([part.outs[n][1] for part in parts])) for n, (kind, _) in enumerate(first.outs)]
+        if any(len({part.outs[n][1] for part in parts}) < count for n in range(len(outs))):  # `_` more than once
+            return _in_turn(parts)
+        plain, direct = not any(isinstance(rows, np.ndarray) for _, rows in outs), first.direct and not first.sat
+        function, ftz, put = first.function, first.ftz, first._put
+
+        def run(path: Path) -> None:
+            tables, mask = path.r.tables, path.mask
+            values = [tables[kind][rows] for kind, rows in sources]
+            if plain and direct and mask is True:
+                kind, rows = outs[0]
+                out = tables[kind][rows]
+                function(*values, out=out)
+                if ftz:
+                    flush(out)
+                return
+            result = function(*values)
+            if plain:
+                put([tables[kind][rows] for kind, rows in outs], result, mask)
+                return
+            for (kind, rows), made in zip(outs, result if len(outs) > 1 else (result,), strict=True):
+                part = np.empty((count, path.stop - path.start), tables[kind].dtype)
+                put([part], made, True)
+                if mask is True:
+                    tables[kind][rows] = part
+                else:
+                    tables[kind][rows] = np.where(mask, part, tables[kind][rows])
+
+        return run
 
 
-def computed(d: Decoder, kind: str, sources: list[tuple[str, str]], out: str,
-             function: Callable[..., Array], ins: Instruction) -> Operation:  # fmt: skip
-    """`out = function(*sources)`, each source with its own type; the result is written under the mask."""
-    rows = [(k, d.row(text, 1 if k == "pred" else int(k[1:]))) for k, text in sources]
-    to = d.out(out, int(kind[1:]))
+def _in_turn(parts: Sequence[Any]) -> Operation:
+    def run(path: Path) -> None:
+        for part in parts:
+            part.run(path)
+
+    return run
+
+
+def in_turn_where_wrong(batch: Operation, parts: Sequence[Any]) -> Operation:
+    """A batch whose diagnosis is the first of its instructions' own."""
 
     def run(path: Path) -> None:
-        r = path.r
-        np.copyto(r[kind][to], function(*(r[k][row] for k, row in rows)), where=path.mask, casting="unsafe")
+        try:
+            batch(path)
+        except DiagnosisError:
+            for part in parts:
+                part.run(path)
+            raise
 
-    return finished(run, kind, to, "ftz" in ins, "sat" in ins)
+    return run
+
+
+def ufunc(d: Decoder, ins: Instruction, function: Any, kind: str, operands: tuple[str, ...], out: str) -> Elementwise:
+    """`out = function(*operands)`, all of one type."""
+    if "sat" in ins and kind[0] != "f":
+        raise NotEmulatedError(f"no emulation of .sat in {ins.opcode}", ins.place)
+    return computed(d, kind, [(kind, text) for text in operands], out, function, ins)
+
+
+def computed(
+    d: Decoder, kind: str, sources: list[tuple[str, str]], out: str, function: Callable[..., Array], ins: Instruction,
+    extra: Any = None,
+) -> Elementwise:  # fmt: skip
+    """`out = function(*sources)`, each source with its own type. Instructions of equal opcode, types and `extra` must have equal
+    functions.
+    """
+    rows = [(k, d.row(text, bits_of(k))) for k, text in sources]
+    return Elementwise(ins, [(kind, d.out(out, bits_of(kind)))], rows, function, extra)
 
 
 def spaces(path: Path, space: str, address: Array, ins: Instruction) -> tuple[str, Array]:
@@ -120,3 +195,9 @@ def together(path: Path, ins: Instruction) -> None:
     """A warp-wide instruction needs its lanes here. Raises NotEmulatedError where they are apart."""
     if not path.whole_warps():
         raise NotEmulatedError(f"{ins.opcode} by a part of a warp while its other lanes are elsewhere", ins.place)
+
+
+def within(path: Path, place: Footprint, ins: Instruction) -> None:
+    """Raises DiagnosisError for an operand that is not in the CTA's shared memory."""
+    for chunk in (place.chunks.min(), place.chunks.max()):
+        path.wave.shared.locate(path, np.array([chunk << 4]), CHUNK, ins, lanes=path.lanes()[:1])
