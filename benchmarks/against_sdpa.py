@@ -1,24 +1,28 @@
-"""The repository's kernels against torch's scaled-dot-product attention (its flash backend, FA2), interleaved in one process
-on the same buffers by faperf's own protocol. Needs a GPU and torch: `python benchmarks/against_sdpa.py [VERSION…]`.
+"""The repository's kernels against torch's scaled-dot-product attention (its flash backend, FA2, and its cuDNN backend),
+interleaved in one process on the same buffers by faperf's own protocol. Needs a GPU and torch:
+`python benchmarks/against_sdpa.py [VERSION…] [--workload NAME]…`.
+
+torch's are replayed from CUDA graphs, so that what they cost the CPU (more than the cuDNN kernel takes) is not timed.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
 from faperf.building import Selection, Workshop
 from faperf.device import Arena, Block, Card, Kernels
 from faperf.harness import bundle_tree
-from faperf.operations import BUILT_IN
+from faperf.operations import BUILT_IN, tensors_of
 from faperf.project import Project
 from faperf.record import Protocol
 from faperf.timing import measure
 
-FA2 = "torch SDPA flash"
+PEERS = {"FA2": "FLASH_ATTENTION", "cuDNN": "CUDNN_ATTENTION"}
+"""What a peer is called here, and torch's name of its backend."""
 
 
 class Peers:
@@ -28,31 +32,37 @@ class Peers:
         self.card, self.workload = card, job.workload(workload)
         self.sides = [side for side in job.sides if workload in side.launches]
         self.spread = random.Random(1)
-        self.operation = BUILT_IN[job.operation]
+        self.operation = BUILT_IN[job.sides[0].operation]
         self.inputs = self.operation.inputs(card.xp, self.workload.shape, "BSHD", "normal", 1)
         self.bound: dict[str, Any] = {}
 
     def renew(self) -> None:
-        size = self.operation.dimensions(self.workload.shape, "BSHD")
-        self.arena = Arena({name: size for name in "QKVO"}, spread=self.spread)
+        self.arena = Arena(tensors_of(self.operation, self.workload.shape, "BSHD"), spread=self.spread)
         for name, values in self.inputs.items():
             self.arena.tensors[name][...] = values
         self.kernels = [Kernels(side.cubin, side.launches[self.workload.name]) for side in self.sides]
         for side, kernels in zip(self.sides, self.kernels, strict=True):
             self.bound[side.name] = kernels.bind(self.arena.tensors)
-        self.bound[FA2] = [(self.torch_flash(), None, None, None, 0)]
+        for name, backend in PEERS.items():
+            self.bound[name] = [(self.captured(backend), None, None, None, 0)]
         self.card.wait()
 
-    def torch_flash(self) -> Any:
+    def captured(self, backend: str) -> Any:
+        """torch's attention by one backend as a CUDA graph, called as cupy's functions are."""
         import torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         q, k, v = (torch.as_tensor(self.arena.tensors[name], device="cuda").transpose(1, 2) for name in "QKV")
-        attend = torch.nn.functional.scaled_dot_product_attention
+        attend, graph = torch.nn.functional.scaled_dot_product_attention, torch.cuda.CUDAGraph()
+        with sdpa_kernel(SDPBackend.__members__[backend]):
+            attend(q, k, v)  # plans are made on the first call, which may not be captured
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                attend(q, k, v)
 
         def launch(*_: Any, stream: Any, **__: Any) -> None:
-            with torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-                attend(q, k, v)
+            with torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)):
+                graph.replay()
 
         return launch
 
@@ -64,20 +74,24 @@ def main() -> None:
     card = Card()
     target = f"sm_{card.capability.replace('.', '')}a"
     project = Project.find(Path(__file__).parent)
-    versions = tuple(sys.argv[1:])
-    _, job = bundle_tree(Workshop.open(project), Selection(versions, (target,)), ("published", "lengths"))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("versions", nargs="*")
+    parser.add_argument("--workload", action="append")
+    given = parser.parse_args()
+    wanted = tuple(given.workload or ("published", "lengths"))
+    _, job = bundle_tree(Workshop.open(project), Selection(tuple(given.versions), (target,)), wanted)
     for workload in job.workloads:
         peers = Peers(card, job, workload.name)
         flops = peers.operation.flops(workload.shape)
         for side in peers.sides:
-            found = measure(peers, [side.name, FA2], Protocol(), random.Random())
-            ours, theirs = (series.ms.value for series in found.series)
-            ratio = found.ratios[0].time
-            print(
-                f"{workload.name:16s} {side.name:12s} {flops / ours / 1e9:6.1f} TFLOPS, {FA2} {flops / theirs / 1e9:6.1f}; "
-                f"speed {math.exp(-ratio.value):.3f} of it [{math.exp(-ratio.high):.3f}, {math.exp(-ratio.low):.3f}]",
-                flush=True,
+            found = measure(peers, [side.name, *PEERS], Protocol(), random.Random())
+            speeds = [flops / series.ms.value / 1e9 for series in found.series]
+            theirs = ", ".join(
+                f"{name} {speed:.1f}: {math.exp(-ratio.time.value):.3f} of its speed "
+                f"[{math.exp(-ratio.time.high):.3f}, {math.exp(-ratio.time.low):.3f}]"
+                for name, speed, ratio in zip(PEERS, speeds[1:], found.ratios, strict=True)
             )
+            print(f"{workload.name:18s} {side.name:12s} {speeds[0]:6.1f} TFLOPS; {theirs}", flush=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 from tabulate import tabulate
 
 from benchmarks.contest.kernels import OPERATION, Kernel, attention, known_work
@@ -30,7 +31,7 @@ from faperf.history import new_run_id, now, write_atomically
 from faperf.job import Job, Side, Task
 from faperf.judge import UNDECIDED, Thresholds, Verdict, judge_pair, thresholds_from
 from faperf.measuring import the_card
-from faperf.operations import BUILT_IN
+from faperf.operations import BUILT_IN, tensors_of
 from faperf.project import Project
 from faperf.record import Protocol, Timing
 from faperf.stats import rate_at_least, rate_at_most
@@ -105,7 +106,7 @@ def measure(path: Path, seconds: float) -> Trials:
     target = f"sm_{gpu.capability.replace('.', '')}a"
     _, _, job = attention(workshop, target)
     job = record.replace(job, protocol=protocol)
-    bench = Bench(job, lambda _: None)
+    bench = Bench(job, BUILT_IN, lambda _: None)
     with the_card(bench.card.card, print):
         check = bench.verify(Verify(job.sides[0].name, job.workloads[0].name, "normal", job.seeds[0]))
         if check.failure:
@@ -138,10 +139,12 @@ def with_cases(job: Job, kernels: Sequence[Kernel]) -> tuple[Job, list[Case]]:
     """The attention kernel's job with what is compared in it. The kernels of known work write into its output tensor."""
     own, workload = job.sides[0], job.workloads[0]
     base, *slower = [kernel for kernel in kernels if kernel.name in ("10000", "10050", "10100")]
-    room = math.prod(BUILT_IN[OPERATION].dimensions(workload.shape, own.layout))
-    needed = math.prod(base.sizes["O"])
+    room, needed = (
+        math.prod(extents) * np.dtype(dtype).itemsize
+        for extents, dtype in (tensors_of(BUILT_IN[OPERATION], workload.shape, own.layout)["O"], base.tensors["O"])
+    )
     if needed > room:
-        raise SystemExit(f"the kernel of known work writes {needed} elements, the workload has room for {room}")
+        raise SystemExit(f"the kernel of known work writes {needed} bytes, the workload has room for {room}")
 
     def side(kernel: Kernel) -> Side:
         launches = {workload.name: kernel.launches}

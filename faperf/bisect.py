@@ -31,7 +31,6 @@ from faperf.judge import (
 )
 from faperf.manifest import Manifests, Version, Workload, check_workloads, load_manifests
 from faperf.measuring import workloads_to_measure
-from faperf.operations import BUILT_IN
 from faperf.project import Project
 from faperf.record import Build, Check, Entry
 from faperf.report.terminal import judgement_text
@@ -380,8 +379,6 @@ def _what_can_be_judged(version: Version, question: Question, here: Here, defaul
     obstacle = here.reason
     if obstacle is None and here.gpu is not None and not runs:
         obstacle = f"the {here.gpu.name} (compute capability {here.gpu.capability}) does not run {', '.join(targets)}"
-    elif obstacle is None and version.operation.name not in BUILT_IN:
-        obstacle = f"operation {version.operation.name} is the project's own; built-in ones alone are measured"
     metric = question.metric or (Metric.STATIC if obstacle else Metric.TIME)
     if metric is not Metric.STATIC and obstacle:
         raise MeasuringError(

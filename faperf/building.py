@@ -132,15 +132,15 @@ def build_steps(workshop: Workshop, root: Path, manifests: Manifests, steps: Seq
     """
     workshop.project.make_state()
     builder = Builder(root, workshop.project.state / "cache", workshop.toolchain)
-    operations = load_operations(workshop.project.config.operations)
+    operations = load_operations(workshop.project)
     outcome = Outcome(header, {}, {}, [])
     entries: list[Entry] = []
 
     def take(step: Step, artifact: Artifact) -> None:
-        build = _build_record(step, artifact, workshop.toolchain)
+        build = build_record(step, artifact, workshop.toolchain)
         outcome.builds[build.key] = build
         outcome.artifacts[build.key] = artifact
-        entries.append(_entry(step, build, manifests, operations))
+        entries.append(entry_of(step, build, manifests, operations))
         workshop.history.save_build(build)
 
     def fail(step: Step, error: FaperfError) -> None:
@@ -203,7 +203,7 @@ def _build_all(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _build_record(step: Step, artifact: Artifact, toolchain: Toolchain) -> Build:
+def build_record(step: Step, artifact: Artifact, toolchain: Toolchain) -> Build:
     version, target = step
     facts = inspect(artifact.directory, toolchain.nvdisasm)
     return Build(
@@ -220,7 +220,7 @@ def _build_record(step: Step, artifact: Artifact, toolchain: Toolchain) -> Build
     )
 
 
-def _entry(step: Step, build: Build, manifests: Manifests, operations: Mapping[str, Operation]) -> Entry:
+def entry_of(step: Step, build: Build, manifests: Manifests, operations: Mapping[str, Operation]) -> Entry:
     """Where a version stands: its build, its launch for each workload, its occupancy. Raises ManifestError."""
     version, target = step
     if version.operation.name not in operations:

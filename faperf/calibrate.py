@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -19,7 +20,7 @@ from faperf.history import now
 from faperf.job import Job
 from faperf.judge import UNDECIDED, Thresholds, Verdict, judge_pair, thresholds_from
 from faperf.measuring import Found, against, job_of, perform
-from faperf.operations import BUILT_IN, load_operations
+from faperf.operations import Operations, load_operations
 from faperf.power import budget_for, instances_for, smallest_change, spread_of
 from faperf.record import Calibration, Pair, Protocol, Timing
 from faperf.worker import Here
@@ -58,18 +59,15 @@ def calibrate(
         raise MeasuringError(f"calibrate needs a GPU and cupy: {here.reason}", remedy="faperf doctor")
     outcome, manifests, steps = build_tree(workshop, selection, Wish(workloads=workloads), here)
     history.abandon(outcome.run.id)
-    operations = load_operations(workshop.project.config.operations)
+    operations = load_operations(workshop.project)
     limits = thresholds_from(workshop.project.config.thresholds)
     job = job_of(operations, manifests, outcome, [step for step in steps if gpu.runs(step[1])], workloads)
     if not job.tasks:
         raise MeasuringError(f"nothing that built runs on the {gpu.name} (compute capability {gpu.capability})")
-    if job.operation not in BUILT_IN:
-        raise MeasuringError(f"operation {job.operation} is the project's own; built-in ones alone are measured")
     protocol = protocol_for(1, limits, budget_s)
     job = against(job, {BASELINE: job}, history.class_here(gpu.machine_class))
     job = record.replace(job, protocol=protocol)
-    distributions = operations[job.operation].distributions
-    found, wrong = _gates(job, gates, limits, gpu.card, distributions, workshop.progress.say, here)
+    found, wrong = _gates(job, gates, limits, gpu.card, operations, workshop.progress.say, here)
     calibrated = Calibrated(failures=outcome.failures, wrong=wrong)
     when = now()
     for task in job.tasks:
@@ -90,20 +88,15 @@ def _gates(
     gates: int,
     limits: Thresholds,
     card: str,
-    distributions: Sequence[str],
+    operations: Operations,
     say: Callable[[str], None],
     here: Here,
 ) -> tuple[dict[Place, list[Gate]], bool]:
     """The gates of each task, which take turns, and whether some kernel was wrong: a task with such a one has none."""
     looks: list[dict[Place, list[Timing]]] = [{}, {}]
     wrong: set[Place] = set()
-    name = ""
 
-    def begin(side: str) -> None:
-        nonlocal name
-        name = side
-
-    def keep(measured: Found, look: int) -> None:
+    def keep(look: int, name: str, measured: Found) -> None:
         place = (name, measured.workload)
         if isinstance(measured, Timing):
             looks[look].setdefault(place, []).append(measured)
@@ -111,7 +104,7 @@ def _gates(
             wrong.add(place)
 
     rounds = record.replace(job, tasks=[task for _ in range(gates) for task in job.tasks])
-    perform(rounds, card, distributions, lambda measured: keep(measured, 0), say, here.worker, begin)
+    perform(rounds, card, operations, partial(keep, 0), say, here.worker)
     again = [
         task
         for task in job.tasks
@@ -121,7 +114,7 @@ def _gates(
     if again:
         say(f"inconclusive: {len(again)} measured once more")
         second = record.replace(job, tasks=again)
-        perform(second, card, distributions, lambda measured: keep(measured, 1), say, begin=begin)
+        perform(second, card, operations, partial(keep, 1), say)
     right = [
         (task.side, task.workload)
         for task in job.tasks

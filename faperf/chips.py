@@ -19,7 +19,9 @@ MAX_THREADS_PER_BLOCK = 1024
 class Chip:
     """One compute capability. Shared memory in bytes; registers (32-bit), warps, blocks, barriers are counted per SM.
 
-    `barriers` 0: they do not limit what is resident (before Hopper, says cuda_occupancy.h).
+    `barriers` 0: they do not limit what is resident (before Hopper, says cuda_occupancy.h). `peak_tflops` is the vendor's dense
+    fp16 figure, which the tensor cores reach at `peak_mhz`: SMs × `tensor_flops_per_clock` × that clock. `ex2_per_clock` is of
+    the special-function units of an SM.
     """
 
     capability: str
@@ -36,6 +38,9 @@ class Chip:
     smem_unit: int = 128
     barriers: int = 64
     peak_tflops: float | None = None
+    peak_mhz: float | None = None
+    tensor_flops_per_clock: int | None = None
+    ex2_per_clock: int | None = None
 
     @property
     def max_threads(self) -> int:
@@ -43,14 +48,35 @@ class Chip:
 
 
 CHIPS = {
-    "80": Chip("8.0", "A100", 164 * KIB, 163 * KIB, KIB, 64, 32, 1, barriers=0, peak_tflops=312),
+    "80": Chip(
+        "8.0", "A100", 164 * KIB, 163 * KIB, KIB, 64, 32, 1, barriers=0,
+        peak_tflops=312, peak_mhz=1410, tensor_flops_per_clock=2048, ex2_per_clock=16,
+    ),
     "86": Chip("8.6", "A10, RTX 30", 100 * KIB, 99 * KIB, KIB, 48, 16, 1, barriers=0),
     "89": Chip("8.9", "L4, L40, RTX 40", 100 * KIB, 99 * KIB, KIB, 48, 24, 1, barriers=0),
-    "90": Chip("9.0", "H100, H200", 228 * KIB, 227 * KIB, KIB, 64, 32, 16, peak_tflops=989),
-    "100": Chip("10.0", "B200", 228 * KIB, 227 * KIB, KIB, 64, 32, 16, tmem_columns=512, peak_tflops=2250),
-    "103": Chip("10.3", "B300", 228 * KIB, 227 * KIB, KIB, 64, 32, 16, tmem_columns=512),
+    "90": Chip(
+        "9.0", "H100, H200", 228 * KIB, 227 * KIB, KIB, 64, 32, 16,
+        peak_tflops=989, peak_mhz=1830, tensor_flops_per_clock=4096, ex2_per_clock=16,
+    ),
+    "100": Chip(
+        "10.0", "B200", 228 * KIB, 227 * KIB, KIB, 64, 32, 16, tmem_columns=512,
+        peak_tflops=2250, peak_mhz=1856, tensor_flops_per_clock=8192, ex2_per_clock=16,
+    ),
+    "103": Chip(  # rates per clock are inferred from what is published of its clock and of its exp unit
+        "10.3", "B300", 228 * KIB, 227 * KIB, KIB, 64, 32, 16, tmem_columns=512,
+        tensor_flops_per_clock=8192, ex2_per_clock=32,
+    ),
     "120": Chip("12.0", "RTX 50", 100 * KIB, 99 * KIB, KIB, 48, 24, 8, barriers=24),
-}
+}  # fmt: skip
+
+MEMORY_TB_S = {"A100": 2.0, "H100": 3.35, "H200": 4.8, "B200": 7.7, "B300": 7.7}
+"""Datasheet bandwidth in 10¹² bytes a second of the SXM parts, which one compute capability does not tell apart."""
+
+
+def memory_tb_s(gpu: str) -> float | None:
+    """The bandwidth of a GPU by the name that its driver gives it ("NVIDIA H200"); None for one that is not known."""
+    return next((rate for name, rate in MEMORY_TB_S.items() if name in gpu.split()), None)
+
 
 TARGET = re.compile(r"sm_(\d+)([af]?)")
 
@@ -108,6 +134,26 @@ def _round_up(value: int, unit: int) -> int:
 
 TENSOR_PATHS = {"HMMA": 1, "HGMMA": 2, "UTCHMMA": 3}
 """SASS opcodes of the fp16 tensor paths and their generation: mma.sync, wgmma, tcgen05.mma."""
+
+
+PATH_SHARE = {
+    ("HMMA", "8.0"): 1.0,
+    ("HMMA", "9.0"): 0.660,
+    ("HGMMA", "9.0"): 1.0,
+    ("HMMA", "10.0"): 0.25,
+    ("HMMA", "10.3"): 0.25,
+    ("UTCHMMA", "10.0"): 1.0,
+    ("UTCHMMA", "10.3"): 1.0,
+}
+"""What share of a chip's tensor rate a path reaches. On Hopper as benchmarks/path_ceiling.py measured it on an H200 (2702 and
+4096 FLOPs per clock and SM). HMMA on Blackwell by counters that others read there: 512 FLOPs per active cycle of a tensor core
+where UTCHMMA does 2048. See docs/mfu.md."""
+
+
+def path_share(path: str, capability: str) -> float | None:
+    """The ceiling of a path such as `HMMA+UTCHMMA`, as a share of the peak: that of the slowest part. None where unknown."""
+    shares = [PATH_SHARE.get((name, capability)) for name in path.split("+") if name]
+    return min((share for share in shares if share is not None), default=None)
 
 
 def tensor_path(opcodes: dict[str, int]) -> str:

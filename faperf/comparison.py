@@ -3,6 +3,7 @@
 import datetime
 import enum
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import msgspec
 
@@ -17,8 +18,10 @@ from faperf.judge import (
     Verdict,
     compare_reported,
     compare_static,
+    compare_tensor_work,
     judge_pair,
     less_accurate,
+    less_accurate_emulated,
     over_budget,
     stored_change,
 )
@@ -44,6 +47,19 @@ class Measured(msgspec.Struct, frozen=True):
 
 Silicon = Mapping[tuple[str, str], Measured]
 """Measured figures by (version, target)."""
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run knows of a version × target on one workload; `timing` is None where it was not measured."""
+
+    version: str
+    target: str
+    workload: str | None
+    run: Run
+    entry: Entry
+    build: Build | None
+    timing: Timing | None = None
+    carried: bool = False
 
 
 class LadderRow(msgspec.Struct, frozen=True):
@@ -99,6 +115,9 @@ def ladder(
         findings: list[Finding] = []
         if entry and build and parent_entry and parent_build:
             findings += compare_static(parent_build, parent_entry, build, entry, thresholds, same_version=False)
+        if build and parent_build and version and (older := own.get(parent or "")):
+            tiles = [each.tile.m * each.tile.n for each in (older, version)]
+            findings += compare_tensor_work(parent_build, tiles[0], build, tiles[1], thresholds)
         if entry and build and version:
             findings += over_budget(version.budgets, build, entry)
         measured = (silicon or {}).get((name, target))
@@ -106,6 +125,11 @@ def ladder(
         pair = timing.pair("parent") if timing else None
         outdated = pair is not None and parent_build is not None and not _same_code(pair.build, parent_build, builds)
         parents = (silicon or {}).get((parent or "", target))
+        worse: list[Finding] = []
+        if measured:
+            worse = less_accurate(parents.checks, measured.checks, thresholds) if parents else []
+        elif entry and parent_entry:
+            worse = less_accurate_emulated(parent_entry, entry, thresholds)
         rows.append(
             LadderRow(
                 version=name,
@@ -118,9 +142,7 @@ def ladder(
                 reported_verdict=compare_reported(row, published.get(row.parent or ""), thresholds) if row else None,
                 measured=measured,
                 time_verdict=_against_parent(timing, outdated, thresholds) if timing else None,
-                less_accurate=less_accurate(parents.checks, measured.checks, thresholds)
-                if parents and measured
-                else [],
+                less_accurate=worse,
             )
         )
     return rows
@@ -250,6 +272,21 @@ class Regression(msgspec.Struct, frozen=True, kw_only=True):
         return self.accepted is None or not self.accepted.covers
 
 
+class Annotation(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to be said at a place of the sources. `rule` is a metric, or compile, manifest or wrong result.
+
+    `file` is relative to the project; `line` is None where the whole file is meant. `level`: error for what fails the gate,
+    note for what is accepted. `new`: it was not so at the baseline.
+    """
+
+    level: Literal["error", "warning", "note"]
+    rule: str
+    text: str
+    file: str
+    line: int | None = None
+    new: bool = True
+
+
 class GateRow(msgspec.Struct, frozen=True, kw_only=True):
     """A version × target × workload at the gate.
 
@@ -274,10 +311,14 @@ class GateRow(msgspec.Struct, frozen=True, kw_only=True):
     cause: Cause | None = None
     tflops: float | None = None
     carried: bool = False
+    annotations: list[Annotation] = []
 
 
 class GateReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `faperf gate` found. `unmeasured` says why there are no times; `notes` what concerns the whole."""
+    """What `faperf gate` found. `unmeasured` says why there are no times; `notes` what concerns the whole.
+
+    `command` asks the same again; `folder` is the project's in its repository, where it is not its root.
+    """
 
     schema: int
     baseline: str
@@ -289,6 +330,8 @@ class GateReport(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     rows: list[GateRow]
     notes: list[str] = []
+    command: str = "faperf gate"
+    folder: str = ""
 
 
 # ── a bisection ──────────────────────────────────────────────────────────────────────────────────────────────────────

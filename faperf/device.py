@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import importlib.util
+import math
 import os
 import random
 import shutil
@@ -19,7 +21,7 @@ from uuid import UUID
 import msgspec
 
 from faperf.chips import chip_of
-from faperf.launch import ResolvedLaunch
+from faperf.launch import ResolvedArgument, ResolvedLaunch
 
 QUERY = ("name", "compute_cap", "power.limit", "memory.total", "uuid")
 
@@ -56,9 +58,24 @@ class Gpu:
         return (chip_major, chip_minor <= minor) == (major, True)
 
 
+LIBRARIES = {"cupy": "cupy", "cuda.bindings": "cuda-bindings"}
+"""Module and package of what loads and launches; cuda.bindings makes tensor maps and launches in clusters."""
+
+
+def missing_libraries() -> list[str]:
+    """The packages that measuring needs and that are not installed. Looks without importing, which takes a second."""
+    return [package for module, package in LIBRARIES.items() if not _installed(module)]
+
+
 def can_measure() -> bool:
-    """Whether the library that loads and launches is installed. Looks without importing it, which takes a second."""
-    return importlib.util.find_spec("cupy") is not None
+    return not missing_libraries()
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that the module is in
+        return False
 
 
 def find_gpu() -> tuple[Gpu | None, str | None]:
@@ -191,49 +208,128 @@ class Kernels:
     def _function(self, launch: ResolvedLaunch) -> Any:
         import cupy
 
-        if launch.cluster != (1, 1, 1) or any(argument.tensor_map for argument in launch.args):
-            raise LaunchError("launch refused", "clusters and tensor maps are not launched by this release")
         function = self._module.get_function(launch.entry)
         if launch.smem > 48 * 1024:
             cupy.cuda.driver.funcSetAttribute(function.ptr, MAX_DYNAMIC_SHARED, launch.smem)
-        return function
+        return function if launch.cluster == (1, 1, 1) else _Clustered(function, launch.cluster)
 
     def bind(self, tensors: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """What `launch` takes: each launch with its arguments as CUDA wants them."""
+        """What `launch` takes: each launch with its arguments as CUDA wants them, tensor maps made for where `tensors` lie."""
+        return [
+            (function, launch.grid, launch.block, tuple(_argument(a, tensors) for a in launch.args), launch.smem)
+            for function, launch in self._prepared
+        ]
+
+
+def _argument(argument: ResolvedArgument, tensors: Mapping[str, Any]) -> Any:
+    import numpy as np
+
+    if argument.tensor:
+        return tensors[argument.tensor]
+    if argument.tensor_map:
+        return tensor_map(tensors[argument.tensor_map], argument)
+    kinds: dict[str | None, Any] = {"i32": np.int32, "u32": np.uint32, "i64": np.int64, "u64": np.uint64}
+    return kinds[argument.type](argument.scalar or 0)
+
+
+def tensor_map(tensor: Any, argument: ResolvedArgument) -> Any:
+    """A CUtensorMap over a contiguous tensor, as a numpy scalar of 128 bytes that a launch passes by value.
+
+    The driver's "Tensor Map Object Management": tiled, no interleave, lines of 256 bytes into L2, zeros for what lies outside.
+    It holds the tensor's address: other buffers need other maps. Raises LaunchError.
+    """
+    import numpy as np
+    from cuda.bindings import driver
+
+    sizes, strides, box = tensor.shape[::-1], tensor.strides[::-1][1:], argument.box or []  # innermost first
+    if len(box) != len(sizes):
+        what = f"tensor map of {argument.tensor_map}: a box of {len(box)} dimensions for a tensor of {len(sizes)}"
+        raise LaunchError("launch refused", what)
+    kinds, modes = driver.CUtensorMapDataType, driver.CUtensorMapSwizzle
+    kind = f"CU_TENSOR_MAP_DATA_TYPE_{str(tensor.dtype).upper()}"  # it has FLOAT16, FLOAT32, INT32, … of NumPy's names
+    if not hasattr(kinds, kind):
+        raise LaunchError("launch refused", f"there are no tensor maps of {tensor.dtype}, as {argument.tensor_map} is")
+    error, made = driver.cuTensorMapEncodeTiled(
+        getattr(kinds, kind),
+        len(sizes),
+        int(tensor.data.ptr),
+        [driver.cuuint64_t(size) for size in sizes],
+        [driver.cuuint64_t(stride) for stride in strides],
+        [driver.cuuint32_t(size) for size in box],
+        [driver.cuuint32_t(1)] * len(box),
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        getattr(modes, f"CU_TENSOR_MAP_SWIZZLE_{f'{argument.swizzle}B' if argument.swizzle else 'NONE'}"),
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    if error:
+        what = f"the driver makes no tensor map of {argument.tensor_map} ({error.name}): box {box} of {list(sizes)}"
+        raise LaunchError("launch refused", f"{what}, swizzle {argument.swizzle}")
+    content = np.array([int(word) for word in made.opaque], np.uint64)
+    return content.view(np.dtype([("opaque", np.uint64, (len(content),))])).reshape(())
+
+
+class _Clustered:
+    """A kernel that is launched in clusters of CTAs; called as cupy's functions are, which have no such launch."""
+
+    PORTABLE = 8
+    """So many CTAs a cluster every card takes; more has to be allowed for each kernel."""
+
+    def __init__(self, function: Any, cluster: tuple[int, int, int]) -> None:
+        import cupy
+        from cuda.bindings import driver
+
+        self._function, self._driver = function, driver
+        if math.prod(cluster) > self.PORTABLE:
+            allowed = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            cupy.cuda.driver.funcSetAttribute(function.ptr, int(allowed), 1)
+        size = driver.CUlaunchAttributeValue()
+        size.clusterDim.x, size.clusterDim.y, size.clusterDim.z = cluster
+        self._attribute = driver.CUlaunchAttribute()
+        self._attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        self._attribute.value = size
+
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any], *, shared_mem: int, stream: Any
+    ) -> None:
         import numpy as np
 
-        kinds: dict[str | None, Any] = {"i32": np.int32, "u32": np.uint32, "i64": np.int64, "u64": np.uint64}
-        bound = []
-        for function, launch in self._prepared:
-            arguments = tuple(tensors[a.tensor] if a.tensor else kinds[a.type](a.scalar or 0) for a in launch.args)
-            bound.append((function, launch.grid, launch.block, arguments, launch.smem))
-        return bound
+        config = self._driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = block
+        config.sharedMemBytes, config.hStream = shared_mem, stream.ptr
+        config.attrs, config.numAttrs = [self._attribute], 1
+        held = [np.asarray(np.uint64(a.data.ptr) if hasattr(a.data, "ptr") else a) for a in arguments]
+        parameters = (ctypes.c_void_p * len(held))(*(each.ctypes.data for each in held))
+        (error,) = self._driver.cuLaunchKernelEx(config, self._function.ptr, ctypes.addressof(parameters), 0)
+        if error:
+            raise RuntimeError(error.name)
 
 
 class Arena:
-    """One placement of a set of tensors, each with guard bands on both sides, in plain device allocations.
+    """One placement of a set of tensors (dimensions and type), each with guard bands on both sides, in plain device allocations.
 
     `spread` allocations of random size go before them, so that every arena lies somewhere else.
     """
 
-    def __init__(self, sizes: Mapping[str, tuple[int, ...]], *, spread: random.Random | None = None) -> None:
+    def __init__(
+        self, tensors: Mapping[str, tuple[tuple[int, ...], str]], *, spread: random.Random | None = None
+    ) -> None:
         import cupy
 
         self._spacers = [cupy.cuda.memory.Memory(spread.randrange(1, 64) * 2**20) for _ in range(3)] if spread else []
         self._memory: list[Any] = []
         self.tensors: dict[str, Any] = {}
         self._guarded: dict[str, Any] = {}
-        for name, shape in sizes.items():
-            count = 1
-            for size in shape:
-                count *= size
+        for name, (shape, dtype) in tensors.items():
+            count = math.prod(shape) * cupy.dtype(dtype).itemsize
             offset = (spread.randrange(0, 64) * 4096) if spread else 0
-            memory = cupy.cuda.memory.Memory(offset + count * 2 + 2 * GUARD_BYTES)
+            memory = cupy.cuda.memory.Memory(offset + count + 2 * GUARD_BYTES)
             pointer = cupy.cuda.MemoryPointer(memory, offset)
-            whole = cupy.ndarray((count + GUARD_BYTES,), dtype=cupy.float16, memptr=pointer)
+            whole = cupy.ndarray((count + 2 * GUARD_BYTES,), dtype=cupy.uint8, memptr=pointer)
             self._memory.append(memory)
             self._guarded[name] = whole
-            self.tensors[name] = whole[GUARD_BYTES // 2 : GUARD_BYTES // 2 + count].reshape(shape)
+            self.tensors[name] = whole[GUARD_BYTES : GUARD_BYTES + count].view(dtype).reshape(shape)
 
     def poison(self, name: str, pattern: int) -> None:
         """Fill a tensor and its guard bands with a bit pattern of 16 bits."""
@@ -242,7 +338,7 @@ class Arena:
         self._guarded[name].view(cupy.uint16)[...] = pattern
 
     def overwritten(self, name: str, pattern: int) -> int:
-        """How many elements of a tensor's guard bands no longer hold the pattern."""
+        """How many 16-bit words of a tensor's guard bands no longer hold the pattern."""
         import cupy
 
         bits, edge = self._guarded[name].view(cupy.uint16), GUARD_BYTES // 2
@@ -310,6 +406,13 @@ class Card:
         except Exception as error:
             raise LaunchError.of(error) from error
 
+    @contextlib.contextmanager
+    def profiled(self) -> Iterator[None]:
+        """What is launched within is what `ncu --profile-from-start off` sees."""
+        self.xp.cuda.runtime.profilerStart()
+        yield
+        self.xp.cuda.runtime.profilerStop()
+
     def block(self, bound: Sequence[tuple[Any, ...]], launches: int) -> Block:
         """Launch so many times, L2 flushed before each outside of what is timed; clocks stamped around it all."""
         import cupy
@@ -361,6 +464,7 @@ def preload() -> None:
     with contextlib.suppress(ImportError):
         import cupy
         import pynvml  # noqa: F401
+        from cuda.bindings import driver  # noqa: F401
 
         cupy.random.default_rng  # noqa: B018 (loads what is imported on first use)
 

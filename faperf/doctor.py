@@ -7,7 +7,7 @@ import sys
 
 import msgspec
 
-from faperf.device import can_measure, find_gpu
+from faperf.device import find_gpu, missing_libraries
 from faperf.errors import FaperfError
 from faperf.figures import open_repository
 from faperf.history import History
@@ -79,6 +79,6 @@ def _gpu() -> list[Diagnosis]:
         if gpu
         else Diagnosis("GPU", False, False, reason or "", "nothing is measured here; compiling and inspecting work")
     ]
-    if gpu and not can_measure():
-        found.append(Diagnosis("cupy", False, False, "not installed", "pip install 'faperf[gpu]'"))
+    for package in missing_libraries() if gpu else []:
+        found.append(Diagnosis(package, False, False, "not installed", "pip install 'faperf[gpu]'"))
     return found

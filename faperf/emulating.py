@@ -23,10 +23,10 @@ from faperf.emulator.ptx import Module, parse
 from faperf.history import write_atomically
 from faperf.launch import ResolvedLaunch, launch_digest
 from faperf.manifest import Version, Workload
-from faperf.operations import Operation
+from faperf.operations import Operation, tensors_of
 from faperf.record import Check
 from faperf.resolve import resolve
-from faperf.verify import POISON, compare
+from faperf.verify import POISON, checked
 
 SEED = 20_261_130
 BY = "emulator"
@@ -140,10 +140,12 @@ class Emulation:
         Of a single launch a `sample` of CTAs may run; compared is then what they have stored.
         """
         inputs, reference, baseline = self._inputs(subject, distribution)
-        size = self.operation.dimensions(subject.shape, subject.layout)
         tensors = {}
-        for name in self.operation.tensors:
-            tensors[name] = inputs[name] if name in inputs else np.full(size, POISON, np.uint16).view(np.float16)
+        for name, (size, dtype) in tensors_of(self.operation, subject.shape, subject.layout).items():
+            tensors[name] = np.empty(size, dtype)
+            tensors[name].view(np.uint16)[...] = POISON
+            if name in inputs:
+                tensors[name][...] = inputs[name]
         check = Check(
             schema=record.SCHEMA,
             build=subject.build,
@@ -168,34 +170,25 @@ class Emulation:
             return record.replace(check, fault=diagnosis.kind, failure=f"{diagnosis.kind}: {diagnosis}")
         finally:
             self.executed += device.executed
-        (output,) = self.operation.outputs
-        found = (device.memory.content(output), reference[output], baseline[output])
+        found = {name: device.memory.content(name) for name in self.operation.outputs}
         if sample is not None:
-            stored = device.memory.stored(output)
-            if not stored.any():
-                return record.replace(check, failure=f"the CTAs that ran stored nothing of {output}")
-            found = tuple(np.where(stored, values, values.dtype.type(0)) for values in found)
-        accuracy = compare(
-            np,
-            *found,
-            subject.layout,
-            ratio=subject.ratio_to_fp16,
-            bound=subject.bound,
-        )
-        return record.replace(
-            check,
-            relative_l2=accuracy.relative_l2,
-            max_abs=accuracy.max_abs if math.isfinite(accuracy.max_abs) else None,
-            baseline_l2=accuracy.baseline_l2,
-            bound=accuracy.bound,
-            failure=accuracy.failure,
-        )
+            stored = {name: device.memory.stored(name) for name in found}
+            if not any(places.any() for places in stored.values()):
+                return record.replace(check, failure=f"the CTAs that ran stored nothing of {', '.join(found)}")
+            found, reference, baseline = (
+                {name: np.where(stored[name], values[name], values[name].dtype.type(0)) for name in found}
+                for values in (found, reference, baseline)
+            )
+        return checked(
+            check, np, self.operation, subject.layout, found, reference, baseline,
+            ratio=subject.ratio_to_fp16, bound=subject.bound,
+        )  # fmt: skip
 
     def _inputs(self, subject: Subject, distribution: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """(inputs, float64 reference, plain fp16 result), worked out once."""
+        """(inputs, float64 reference, plain result), worked out once."""
         key = f"{subject.layout} {sorted(subject.shape.items())} {distribution}"
         if key not in self._truth:
             inputs = self.operation.inputs(np, subject.shape, subject.layout, distribution, self.seed)
             arguments = (np, inputs, subject.shape, subject.layout)
-            self._truth[key] = (inputs, self.operation.reference(*arguments), self.operation.plain_fp16(*arguments))
+            self._truth[key] = (inputs, self.operation.reference(*arguments), self.operation.plain(*arguments))
         return self._truth[key]

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import operator
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from faperf import record
-from faperf.comparison import Measured
+from faperf.chips import chip_of
+from faperf.comparison import Figure, Measured, Silicon
 from faperf.history import NO_GIT, NO_GPU_CLASS, History, RunFile
-from faperf.manifest import family_of
+from faperf.manifest import Manifests, family_of
+from faperf.metrics import Metrics, metrics_of
+from faperf.operations import Operation
 from faperf.project import Project
 from faperf.record import Build, Check, Entry, Run, Timing
 
@@ -76,6 +79,58 @@ def silicon_of(history: History, run: Run, workload: str | None = None) -> dict[
             carried=run_id != run.id,
         )
     return silicon
+
+
+def timings_of(history: History, run: Run, version: str, target: str) -> list[Timing]:
+    """What a run knows of a version's time, one a workload."""
+    entry = run.entry(version, target)
+    found = [silicon_of(history, run, name).get((version, target)) for name in (entry.measured if entry else ())]
+    return [measured.timing for measured in found if measured and measured.timing]
+
+
+def metrics_by_version(
+    manifests: Manifests, operations: Mapping[str, Operation], builds: Mapping[str, Build], silicon: Silicon
+) -> dict[tuple[str, str], Metrics]:
+    """What each timing of `silicon` is worth, for versions whose manifest and build are known."""
+    found = {}
+    for (name, target), measured in silicon.items():
+        version, chip, timing = manifests.versions.get(name), chip_of(target), measured.timing
+        build = builds.get(timing.build) if timing else None
+        if timing and version and chip and build and version.operation.name in operations:
+            tile = (version.tile.m, version.tile.n)
+            path = path_of(build)
+            found[name, target] = metrics_of(timing, operations[version.operation.name], tile, path, chip)
+    return found
+
+
+def path_of(build: Build) -> str:
+    """The tensor paths of all of a build's kernels, joined by `+`."""
+    return "+".join(dict.fromkeys(name for kernel in build.kernels for name in kernel.path.split("+") if name))
+
+
+def figures_of(history: History, run: Run) -> list[Figure]:
+    """All that a run knows, one figure a version × target × measured workload; one for a version that was not measured."""
+    builds = builds_of(history, run)
+    names = dict.fromkeys(name for entry in run.entries for name in entry.measured)
+    silicon = {name: silicon_of(history, run, name) for name in names}
+    found = []
+    for entry in run.entries:
+        place = (entry.version, entry.target)
+        own: list[Measured | None] = [silicon[name][place] for name in entry.measured if place in silicon[name]]
+        for measured in own or [None]:
+            found.append(
+                Figure(
+                    version=entry.version,
+                    target=entry.target,
+                    workload=measured.workload if measured else next(iter(entry.launches), None),
+                    run=run,
+                    entry=entry,
+                    build=builds.get(entry.build or ""),
+                    timing=measured.timing if measured else None,
+                    carried=bool(measured and measured.carried),
+                )
+            )
+    return found
 
 
 def _measured_build(history: History, entry: Entry, found: list[record.Record], builds: set[str]) -> str | None:

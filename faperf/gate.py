@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
-import sys
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,9 +39,10 @@ from faperf.judge import (
     thresholds_from,
     worst,
 )
+from faperf.locating import Locator
 from faperf.manifest import Accepted, Budgets, Manifests, Version, load_manifests
 from faperf.measuring import SEED, Found, against, job_of, perform
-from faperf.operations import BUILT_IN, load_operations
+from faperf.operations import load_operations
 from faperf.power import foresee
 from faperf.project import Project
 from faperf.record import Check, Interval, Pair, Protocol, Timing
@@ -74,6 +75,17 @@ class Ask:
     sharing: int = 1
     toolchains: tuple[Toolchain, ...] = ()
     """None: that of the workshop. Two: the old one builds the baseline, the new one the working tree."""
+
+    def command(self, selection: Selection, baseline: str) -> str:
+        """What to type to ask the same of the same commits."""
+        options: list[tuple[str, str]] = [("--baseline", baseline[:12])]
+        options += [("--pinned", self.pinned)] if self.pinned else []
+        options += [("--target", target) for target in selection.targets]
+        options += [("--workload", workload) for workload in self.workloads]
+        options += [("--toolchain", toolchain.identity.nvcc) for toolchain in self.toolchains]
+        options += [("--require", "measured")] if self.require_measured else []
+        words = ["faperf", "gate", *selection.versions, *(word for option in options for word in option)]
+        return shlex.join([*words, *(["--trusted-config"] if self.trusted_config else [])])
 
 
 @dataclass(frozen=True)
@@ -111,11 +123,8 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
         else repository.baseline(workshop.project.config.default_branch)
     )
     if ask.trusted_config:  # from here on, and for whatever code it names
-        trusted = workshop.commit_tree(commit)
-        workshop = dataclasses.replace(
-            workshop, project=dataclasses.replace(workshop.project, trusted=Project(trusted).config)
-        )
-        sys.path.insert(0, str(trusted))
+        trusted = Project(workshop.commit_tree(commit))
+        workshop = dataclasses.replace(workshop, project=dataclasses.replace(workshop.project, trusted=trusted))
     config = workshop.project.config
     ask = dataclasses.replace(ask, pinned=ask.pinned or config.pinned)
     pin = repository.resolve(ask.pinned) if ask.pinned else None
@@ -140,7 +149,7 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
         gpu = here.gpu if here.reason is None else None
         emulate(shops[-1], new.manifests, new.outcome, fresh, gpu, lambda check: None)
     judge = _Judge(workshop, old, new, pinned, ask, limits, found)
-    judged = [gate_row for row in rows for gate_row in judge.rows(row)]
+    judged = [gate_row for row in rows for gate_row in judge.annotated(row)]
     if len(shops) == 2:
         judged = _attributed(shops, commit, selection, old, new, judged, ask, limits, here)
     trees = [old, new, *([pinned] if pinned else [])]
@@ -156,6 +165,8 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
         status=worst([*(row.status for row in judged), *([Status.ERROR] if new.manifests.broken or failed else [])]),
         rows=judged,
         notes=[*failed, *found.notes, *judge.notes()],
+        command=ask.command(selection, commit),
+        folder=repository.folder,
     )
     write_atomically(workshop.project.make_state() / RESULT, msgspec.json.encode(report))
     return report
@@ -230,7 +241,7 @@ def measure(
     found = Evidence(unmeasured=here.reason)
     if gpu is None or here.reason is not None or not changed:
         return found
-    operations = load_operations(workshop.project.config.operations)
+    operations = load_operations(workshop.project)
 
     def job_for(tree: Tree) -> Job:
         steps = [step for step in tree.steps if (step[0].id, step[1]) in changed and gpu.runs(step[1])]
@@ -239,8 +250,6 @@ def measure(
     job = against(job_for(new), {role: job_for(tree) for role, tree in partners.items()}, gpu.machine_class)
     if not job.tasks:
         return Evidence(unmeasured=f"nothing that changed runs on the {gpu.name} (compute capability {gpu.capability})")
-    if job.operation not in BUILT_IN:
-        return Evidence(unmeasured=f"operation {job.operation} is the project's own; built-in ones alone are measured")
     found.comparisons = ask.sharing * sum(len(task.partners) for task in job.tasks)
     protocol = protocol_for(found.comparisons, limits, ask.budget_s)
     if foreseeing:
@@ -248,14 +257,9 @@ def measure(
         known = workshop.history.calibrations(workshop.history.class_here(gpu.machine_class))
         found.notes = foresee(known, shapes, protocol, found.comparisons, limits)
     found.job = job = record.replace(job, seeds=SEEDS, protocol=protocol)
-    distributions, say = operations[job.operation].distributions, workshop.progress.say
-    name = ""
+    say = workshop.progress.say
 
-    def begin(side: str) -> None:
-        nonlocal name
-        name = side
-
-    def keep(measured: Found) -> None:
+    def keep(name: str, measured: Found) -> None:
         if isinstance(measured, Check):
             found.checks.setdefault((name, measured.workload), []).append(measured)
             return
@@ -264,11 +268,11 @@ def measure(
         before = found.timings.get(place)
         found.timings[place] = pooled(before, measured) if before else measured
 
-    perform(job, gpu.card, distributions, keep, say, here.worker, begin, timed=ask.timed)
+    perform(job, gpu.card, operations, keep, say, here.worker, timed=ask.timed)
     again = [task for task in job.tasks if _undecided(job, task, found, limits)]
     if again:
         say(f"inconclusive: {len(again)} measured once more")
-        perform(record.replace(job, tasks=again, seeds=SEEDS[:1]), gpu.card, distributions, keep, say, begin=begin)
+        perform(record.replace(job, tasks=again, seeds=SEEDS[:1]), gpu.card, operations, keep, say)
     return found
 
 
@@ -339,6 +343,15 @@ class _Judge:
             w for (name, w), checks in self.found.checks.items() if self._is(name, place) and w not in workloads
         ]
         return [self._row(row, place, workload) for workload in workloads or [None]]
+
+    def annotated(self, row: DiffRow) -> list[GateRow]:
+        """The same, with what is to be said at lines of the sources."""
+        place = (row.version, row.target)
+        artifact = self.new.outcome.artifacts.get(row.new.build or "") if row.new else None
+        root, nvdisasm = self.workshop.project.root, self.workshop.toolchain.nvdisasm
+        locator = Locator(root, row.version, self.new.version(place), artifact, nvdisasm)
+        ruled = record.replace(row, findings=overridden(row.findings, self._rules(place)))
+        return [record.replace(each, annotations=locator.annotations(ruled, each)) for each in self.rows(row)]
 
     def _row(self, row: DiffRow, place: Place, workload: str | None) -> GateRow:
         timing = self.found.timings.get((*place, workload)) if workload else None

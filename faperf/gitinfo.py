@@ -51,6 +51,11 @@ class Repository:
             return None
         raise GitError(said, where=str(root))
 
+    @property
+    def folder(self) -> str:
+        """The project's folder in the repository; "" where it is its root."""
+        return self._prefix
+
     def head(self) -> str | None:
         """HEAD's commit, detached or not; None before the first commit."""
         asked = _run(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"], self.root)

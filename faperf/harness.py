@@ -26,7 +26,7 @@ from faperf.measuring import (
     tasks_left,
     with_measured,
 )
-from faperf.operations import BUILT_IN, load_operations
+from faperf.operations import Operations, load_operations
 from faperf.project import Project
 from faperf.record import Build, Check, Run, Timing
 from faperf.worker import Here, Worker
@@ -107,27 +107,34 @@ def bundle_tree(workshop: Workshop, selection: Selection, workloads: tuple[str, 
     """`faperf bundle`: the working tree built, and all that has to be measured of it as one job. Nothing is recorded yet."""
     outcome, manifests, steps = build_tree(workshop, selection, Wish(workloads=workloads), parents=True)
     workshop.history.abandon(outcome.run.id)
-    operations = load_operations(workshop.project.config.operations)
+    operations = load_operations(workshop.project)
     return outcome, job_of(operations, manifests, outcome, steps, workloads)
 
 
-def run_bundle(job: Job, say: Callable[[str], None]) -> Results:
-    """`faperf run --bundle`: a job measured here, where neither git nor nvcc nor the sources need be."""
+def run_bundle(job: Job, operations: Operations, say: Callable[[str], None]) -> Results:
+    """`faperf run --bundle`: a job measured here, where neither git nor nvcc nor the sources need be.
+
+    `operations` are this host's: a bundle brings no code.
+    """
     gpu, reason = find_gpu()
     if gpu is None or not can_measure():
         raise MeasuringError(
-            f"a bundle is measured on a GPU: {reason or 'cupy is not installed'}", remedy="faperf doctor"
+            f"a bundle is measured on a GPU: {reason or 'cupy or cuda-bindings is not installed'}",
+            remedy="faperf doctor",
         )
-    operation = BUILT_IN.get(job.operation)
-    if operation is None or operation.version != job.operation_version:
-        what = f"this faperf ({__version__}) has no operation {job.operation}, version {job.operation_version}"
-        raise MeasuringError(what, remedy=f"install faperf {job.faperf} here, as on the host that made the bundle")
+    for name, version in sorted({(side.operation, side.operation_version) for side in job.sides}):
+        if name not in operations or operations[name].version != version:
+            raise MeasuringError(
+                f"there is no operation {name}, version {version}, here (faperf {__version__})",
+                remedy=f"install faperf {job.faperf}, as on the host that made the bundle; for a project's own operation, "
+                "run the bundle in a directory of that project, whose [tool.faperf] operations names it",
+            )
     run = record.replace(job.run, machine=gpu.machine_class, unmeasured=None)
     job = record.replace(job, run=run, tasks=[t for t in job.tasks if gpu.runs(job.side(t.side).target)])
     if not job.tasks:
         raise MeasuringError(f"nothing in the bundle runs on the {gpu.name} (compute capability {gpu.capability})")
     found: list[Found] = []
-    perform(job, gpu.card, operation.distributions, found.append, say)
+    perform(job, gpu.card, operations, lambda _, measured: found.append(measured), say)
     return Results(record.SCHEMA, with_measured(run, found, {}), found)
 
 
@@ -148,7 +155,9 @@ def exec_once(workshop: Workshop, version: Version, target: str | None, workload
     """`faperf exec`: build a version and launch it once in this process, for ncu and compute-sanitizer."""
     gpu, reason = find_gpu()
     if gpu is None or not can_measure():
-        raise MeasuringError(f"exec needs a GPU and cupy: {reason or 'cupy is not installed'}", remedy="faperf doctor")
+        raise MeasuringError(
+            f"exec needs a GPU and cupy: {reason or 'cupy or cuda-bindings is not installed'}", remedy="faperf doctor"
+        )
     chosen = target or next((t for t in version.targets if gpu.runs(t)), None)
     if chosen is None:
         raise SelectionError(f"no target of {version.id} runs on the {gpu.name}; it has: {', '.join(version.targets)}")
@@ -157,7 +166,7 @@ def exec_once(workshop: Workshop, version: Version, target: str | None, workload
         raise failure
     if not job.tasks:
         raise SelectionError(f"{version.id} has no workload '{workload}'", remedy="faperf list")
-    launch_once(job)
+    launch_once(job, load_operations(workshop.project))
 
 
 def rerun_commits(
@@ -167,14 +176,15 @@ def rerun_commits(
     gpu, reason = find_gpu()
     if gpu is None or not can_measure():
         raise MeasuringError(
-            f"--rerun needs a GPU and cupy: {reason or 'cupy is not installed'}", remedy="faperf doctor"
+            f"--rerun needs a GPU and cupy: {reason or 'cupy or cuda-bindings is not installed'}",
+            remedy="faperf doctor",
         )
     changed = {
         (row.version, row.target)
         for row in rows
         if row.old_build and row.new_build and row.old_build.code != row.new_build.code and gpu.runs(row.target)
     }
-    operations = load_operations(workshop.project.config.operations)
+    operations = load_operations(workshop.project)
     jobs = []
     for commit in (old, new):
         outcome = run_commit(workshop, commit, Selection())
@@ -184,8 +194,8 @@ def rerun_commits(
     job = against(jobs[1], {"baseline": jobs[0]}, gpu.machine_class)
     timings: list[Timing] = []
     if job.tasks:
-        keep = lambda found: timings.append(found) if isinstance(found, Timing) else None  # noqa: E731
-        perform(job, gpu.card, operations[job.operation].distributions, keep, workshop.progress.say)
+        keep = lambda _, found: timings.append(found) if isinstance(found, Timing) else None  # noqa: E731
+        perform(job, gpu.card, operations, keep, workshop.progress.say)
     return timings
 
 
@@ -237,7 +247,7 @@ def _measure(
     worker: Worker | None,
 ) -> None:
     """Verify and time what runs on `gpu`, and enter it into the run; what is known already is carried forward."""
-    operations = load_operations(workshop.project.config.operations)
+    operations = load_operations(workshop.project)
     job = job_of(operations, manifests, outcome, steps, wish.workloads)
     job = record.replace(job, tasks=[task for task in job.tasks if gpu.runs(job.side(task.side).target)])
     if not job.tasks:
@@ -245,21 +255,17 @@ def _measure(
         reason = f"nothing was built for the {gpu.name} here (compute capability {gpu.capability}; targets: {targets})"
         outcome.run = record.replace(outcome.run, unmeasured=reason)
         return
-    if job.operation not in BUILT_IN:
-        reason = f"operation {job.operation} is the project's own; this release measures built-in ones only"
-        outcome.run = record.replace(outcome.run, unmeasured=reason)
-        return
     kept = workshop.history.kept(outcome.run.id)
     known = {} if wish.again else carried_forward(workshop.history, before, job)
     todo = tasks_left(job, kept, known)
 
-    def found(measured: Found) -> None:
+    def found(_: str, measured: Found) -> None:
         workshop.history.append(measured)
         kept.append(measured)
 
     if todo:
         job = record.replace(job, tasks=todo)
-        perform(job, gpu.card, operations[job.operation].distributions, found, workshop.progress.say, worker)
+        perform(job, gpu.card, operations, found, workshop.progress.say, worker)
     outcome.run = with_measured(outcome.run, kept, known)
     outcome.measured_anew = bool(todo)
     outcome.wrong = any(isinstance(f, Check) and not f.ok for f in kept)
@@ -276,7 +282,7 @@ def emulate(
     """Verify on the CPU what `gpu` does not run, and enter what it comes to into the run. `found` gets each check."""
     from faperf.emulating import verify  # numpy is for those who emulate
 
-    operations = load_operations(workshop.project.config.operations)
+    operations = load_operations(workshop.project)
     kept = workshop.project.make_state() / "emulated"
     entries = []
     for entry in outcome.run.entries:
@@ -288,18 +294,20 @@ def emulate(
             continue
         ptx = outcome.artifacts[entry.build].ptx.read_text(encoding="utf-8")
         operation = operations[version.operation.name]
-        said = "right"
+        said, errors = "right", {}
         for verdict in verify(operation, version, entry.build, ptx, workloads[0], kept):
             if verdict.check is None:
                 said = f"not emulated: {verdict.refused}"
                 workshop.progress.say(f"{entry.version} for {entry.target}: {said}")
                 break
             found(verdict.check)
+            if verdict.check.relative_l2 is not None:  # it is the same in every schedule
+                errors[f"{verdict.check.distribution}, {verdict.check.workload}"] = verdict.check.relative_l2
             if not verdict.check.ok:
                 said = f"WRONG on {verdict.check.distribution}, {verdict.check.workload}: {verdict.check.failure}"
                 workshop.progress.say(f"{entry.version} for {entry.target}: {said} (emulated)")
                 outcome.wrong = True
-        entries.append(record.replace(entry, emulated=said))
+        entries.append(record.replace(entry, emulated=said, emulated_errors=errors))
     outcome.run = record.replace(outcome.run, entries=entries)
 
 

@@ -3,6 +3,8 @@
     builds/<build key>.json                  one build, the same bytes on any machine: merges never conflict
     <class>/<commit12>-<run id>.jsonl        one run, written whole when it is finished
     <class>/calibrations/<run id>.jsonl      one calibration of the gate on that machine
+    <class>/counters/<id>.jsonl              what one run's launches counted
+    external/nvbench/<digest>.jsonl          what an imported file of nvbench's holds
     reported/*.yaml                          what others published
 
 A run that is under way keeps a journal in `.faperf/pending/`; when it is killed, the journal stays and `run --resume` goes
@@ -27,7 +29,7 @@ from faperf import record
 from faperf.errors import HistoryError, ManifestError
 from faperf.manifest import decode_yaml
 from faperf.project import Project
-from faperf.record import Build, Calibration, Reported, ReportedLadder, Run
+from faperf.record import Build, Calibration, Counters, External, Reported, ReportedLadder, Run
 
 NO_GIT = "nogit"
 NO_GPU_CLASS = "no-gpu"
@@ -271,6 +273,42 @@ class History:
         """One run's calibrations in one file. Returns its path."""
         path = self.root / found[0].machine / "calibrations" / f"{found[0].id}.jsonl"
         write_atomically(path, b"".join(record.encode(calibration) for calibration in found))
+        return path
+
+    # ── counters ──
+
+    def counters(self) -> list[Counters]:
+        """Those of all machines, oldest first."""
+        files = [path for root in self._roots for path in root.glob("*/counters/*.jsonl")]
+        return [
+            f for path in sorted(files, key=lambda p: p.name) for f in self._records(path) if isinstance(f, Counters)
+        ]
+
+    def file_counters(self, found: Sequence[Counters]) -> Path:
+        """What one run counted, in one file. Returns its path."""
+        path = self.root / found[0].machine / "counters" / f"{new_run_id()}.jsonl"
+        write_atomically(path, b"".join(record.encode(counted) for counted in found))
+        return path
+
+    # ── other tools' figures ──
+
+    def external(self, version: str | None = None) -> list[External]:
+        """Those of a version (None: of all), in the order in which they were imported."""
+        found = [
+            figure
+            for root in self._roots
+            for path in root.glob("external/nvbench/*.jsonl")
+            for figure in self._records(path)
+            if isinstance(figure, External) and version in (None, figure.version)
+        ]
+        return sorted(found, key=lambda figure: figure.when)
+
+    def file_external(self, found: Sequence[External]) -> Path:
+        """One file's figures in one file: importing it again changes nothing, unless for other versions. Returns its path."""
+        path = self.root / "external" / "nvbench" / f"{found[0].id}.jsonl"
+        known = [figure.version for figure in self._records(path) if isinstance(figure, External)]
+        if known != [figure.version for figure in found]:
+            write_atomically(path, b"".join(record.encode(figure) for figure in found))
         return path
 
     # ── reported ──

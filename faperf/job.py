@@ -17,6 +17,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     build: str
     code: str
     cubin: bytes
+    operation: str
+    operation_version: int
     launches: dict[str, list[ResolvedLaunch]]
     layout: str
     ratio_to_fp16: float | None = None
@@ -49,8 +51,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     faperf: str
     commit: str | None
     dirty: list[str]
-    operation: str
-    operation_version: int
     seeds: list[int]
     protocol: Protocol
     sides: list[Side]

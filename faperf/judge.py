@@ -86,6 +86,8 @@ class Rule(enum.StrEnum):
     REGISTERS = "registers"
     UNIFORMITY = "uniformity"
     DIVERGENCE = "divergence"
+    SMEM = "shared memory"
+    TENSOR_WORK = "tensor work"
     BUDGET = "budget"
     ACCURACY = "accuracy"
 
@@ -103,7 +105,8 @@ class Finding(msgspec.Struct, frozen=True):
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Defaults; `[tool.faperf.thresholds]` overrides them.
 
-    `registers_up`: more registers a thread than this are worth a word. `uniformity_factor` and `_least`: R2UR or BSSY in
+    `registers_up`: more registers a thread than this are worth a word, and shared memory, or tensor work a score, grown by
+    `smem_factor` or `work_factor`. `uniformity_factor` and `_least`: R2UR or BSSY in
     the main loop grown by this factor and at least this many. `reported_same`: published times closer than this are SAME.
     `time_detect` and `time_cut`: relative changes in time, used as `judge_time` says. `accuracy_factor`: a version is less
     accurate when on some distribution its error exceeds its parent's so many times, and is above `accuracy_floor`.
@@ -115,6 +118,8 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     registers_up: int = 16
     uniformity_factor: float = 2.0
     uniformity_least: int = 4
+    smem_factor: float = 1.5
+    work_factor: float = 1.2
     reported_same: float = 0.01
     time_detect: float = 0.005
     time_cut: float = 0.003
@@ -175,6 +180,9 @@ def compare_static(
         if before is not None:
             findings += _compare_kernels(before, kernel, thresholds, by_design)
     findings += _compare_occupancy(old_entry, new_entry, by_design)
+    if old_entry.smem and new_entry.smem >= thresholds.smem_factor * old_entry.smem:
+        text = f"shared memory {old_entry.smem / 1024:.1f} → {new_entry.smem / 1024:.1f} KiB"
+        findings.append(Finding(Rule.SMEM, Severity.WARNING, text, new_entry.smem - old_entry.smem))
     findings += [
         Finding(Rule.PTXAS, by_design if PERFORMANCE_LOSS.search(message) else Severity.WARNING, f"new: {message}")
         for message in new.messages
@@ -248,6 +256,30 @@ def _compare_occupancy(old: Entry, new: Entry, by_design: Severity) -> list[Find
     return []
 
 
+def compare_tensor_work(old: Build, old_tile: int, new: Build, new_tile: int, thresholds: Thresholds) -> list[Finding]:
+    """Whether more multiplications are issued for each score than before. A tile is that many scores (M·N).
+
+    Only of code that is UTCHMMA alone: its shapes are of a CTA, those of HMMA and HGMMA of warps that do the same or not.
+    """
+    before, now = _multiplications(old), _multiplications(new)
+    if not before or not now or now / new_tile < thresholds.work_factor * before / old_tile:
+        return []
+    counts = (sum(kernel.mma_shapes.values()) for build in (old, new) for kernel in build.kernels)
+    text = (
+        f"tensor work {before / old_tile:.0f} → {now / new_tile:.0f} multiplications a score "
+        f"({' → '.join(str(count) for count in counts)} UTCHMMA)"
+    )
+    return [Finding(Rule.TENSOR_WORK, Severity.WARNING, text, now / new_tile - before / old_tile)]
+
+
+def _multiplications(build: Build) -> int | None:
+    """M·N·K over all MMAs of a build with one kernel, where they are UTCHMMA alone."""
+    if len(build.kernels) != 1 or build.kernels[0].path != "UTCHMMA":
+        return None
+    sizes = [(_mma_size(shape), count) for shape, count in build.kernels[0].mma_shapes.items()]
+    return sum(size * count for size, count in sizes) if all(size for size, _ in sizes) else None
+
+
 def over_budget(budgets: Budgets, build: Build, entry: Entry) -> list[Finding]:
     """Where a build breaks the budget of its own manifest."""
     registers = max((kernel.registers for kernel in build.kernels), default=0)
@@ -278,13 +310,13 @@ def _local_memory(kernel: KernelFacts) -> int:
 
 def _largest_mma(kernel: KernelFacts) -> int:
     """M·N·K of the largest MMA; 0 where no shape is known."""
-    sizes = [0]
-    for shape in kernel.mma_shapes:
-        numbers = "".join(c if c.isdigit() else " " for c in shape.split()[-1]).split()
-        if len(numbers) == 3:
-            m, n, k = map(int, numbers)
-            sizes.append(m * n * k)
-    return max(sizes)
+    return max(map(_mma_size, kernel.mma_shapes), default=0)
+
+
+def _mma_size(shape: str) -> int:
+    """M·N·K of `UTCHMMA m64n128k16`; 0 where it is not known."""
+    numbers = "".join(c if c.isdigit() else " " for c in shape.split()[-1]).split()
+    return math.prod(map(int, numbers)) if len(numbers) == 3 else 0
 
 
 def _shapes(kernel: KernelFacts) -> str:
@@ -376,12 +408,32 @@ def stored_change(old: Timing, new: Timing, thresholds: Thresholds) -> tuple[Ver
 
 def less_accurate(old: Sequence[Check], new: Sequence[Check], thresholds: Thresholds) -> list[Finding]:
     """The distributions on which the smallest error of `new` over its seeds exceeds the largest of `old` by the factor."""
+    return _larger_errors(_errors(old), _errors(new), thresholds)
+
+
+def less_accurate_emulated(old: Entry, new: Entry, thresholds: Thresholds) -> list[Finding]:
+    """The same from what the emulator found, on the distributions and workloads that both have."""
+    before, now = ({place: [error] for place, error in e.emulated_errors.items()} for e in (old, new))
+    return _larger_errors(before, now, thresholds)
+
+
+def _errors(checks: Sequence[Check]) -> dict[str, list[float]]:
+    """By distribution, an error a seed."""
+    errors: dict[str, list[float]] = {}
+    for check in checks:
+        if check.relative_l2 is not None:
+            errors.setdefault(check.distribution, []).append(check.relative_l2)
+    return errors
+
+
+def _larger_errors(
+    old: Mapping[str, Sequence[float]], new: Mapping[str, Sequence[float]], thresholds: Thresholds
+) -> list[Finding]:
     worse = []
-    for distribution in dict.fromkeys(check.distribution for check in new):
-        before = [c.relative_l2 for c in old if c.distribution == distribution and c.relative_l2 is not None]
-        now = [c.relative_l2 for c in new if c.distribution == distribution and c.relative_l2 is not None]
-        if before and now and min(now) > max(thresholds.accuracy_factor * max(before), thresholds.accuracy_floor):
-            text = f"{distribution}: relative L2 error {max(before):.2e} → {min(now):.2e}"
+    for place, now in new.items():
+        before = old.get(place, [])
+        if before and min(now) > max(thresholds.accuracy_factor * max(before), thresholds.accuracy_floor):
+            text = f"{place}: relative L2 error {max(before):.2e} → {min(now):.2e}"
             factor = min(now) / (max(before) or thresholds.accuracy_floor or min(now))
             worse.append(Finding(Rule.ACCURACY, Severity.REGRESSION, text, factor))
     return worse

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from faperf.chips import MAX_REGISTERS_PER_THREAD, MAX_THREADS_PER_BLOCK, chip_of, targets_known
 from faperf.errors import ManifestError
-from faperf.launch import ResolvedLaunch
+from faperf.launch import ResolvedArgument, ResolvedLaunch
 from faperf.manifest import Manifests, Version
 from faperf.operations import Operation
 from faperf.project import Project
 from faperf.resolve import resolve
 
 LEAST_REGISTERS = 16
+MOST_IN_A_BOX = 256
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,12 @@ def _launches(project: Project, manifests: Manifests, operations: Mapping[str, O
         for launch in launches:
             for key, what in _limits(launch, version):
                 yield key, f"{what} (workload {workload.name})"
+            if (operation := operations.get(version.operation.name)) and set(workload.shape) == set(
+                operation.parameters
+            ):
+                for argument in launch.args:
+                    for what in _map_limits(argument, operation, workload.shape, version.operation.layout):
+                        yield "args", f"tensor map of {argument.tensor_map}: {what} (workload {workload.name})"
 
 
 def _limits(launch: ResolvedLaunch, version: Version) -> Found:
@@ -126,6 +133,28 @@ def _limits(launch: ResolvedLaunch, version: Version) -> Found:
     for axis, size, cluster in zip("xyz", launch.grid, launch.cluster, strict=True):
         if size % cluster:
             yield "cluster", f"{cluster} does not divide grid.{axis} = {size}"
+
+
+def _map_limits(
+    argument: ResolvedArgument, operation: Operation, shape: Mapping[str, int], layout: str
+) -> Iterator[str]:
+    """What cuTensorMapEncodeTiled would refuse without saying why."""
+    box, tensor = argument.box or [], argument.tensor_map
+    if tensor is None or tensor not in operation.tensors:
+        return
+    extents = operation.dimensions(tensor, shape, layout)
+    element = int(re.sub(r"\D", "", operation.tensors[tensor]) or 8) // 8
+    if len(box) != len(extents):
+        yield f"a box of {len(box)} dimensions; the tensor has {', '.join(reversed(extents))}"
+        return
+    if max(box) > MOST_IN_A_BOX:
+        yield f"{max(box)} elements along a dimension of the box; at most {MOST_IN_A_BOX}"
+    if box[0] * element % 16:
+        yield f"lines of {box[0] * element} bytes; they must be multiples of 16"
+    if argument.swizzle and box[0] * element > argument.swizzle:
+        yield f"lines of {box[0] * element} bytes are longer than the swizzle of {argument.swizzle}"
+    if list(extents.values())[-1] * element % 16:
+        yield f"the tensor's lines have {list(extents.values())[-1] * element} bytes; they must be multiples of 16"
 
 
 def _budgets(project: Project, manifests: Manifests, operations: Mapping[str, Operation], version: Version) -> Found:

@@ -116,6 +116,8 @@ RuleName = Literal[
     "registers",
     "uniformity",
     "divergence",
+    "smem",
+    "tensor_work",
     "budget",
     "accuracy",
 ]

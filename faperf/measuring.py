@@ -17,11 +17,11 @@ from faperf import __version__, record
 from faperf.build import Artifact
 from faperf.building import Outcome, Step
 from faperf.device import LaunchError
-from faperf.errors import HistoryError, MeasuringError, SelectionError
+from faperf.errors import HistoryError, MeasuringError
 from faperf.history import History, write_atomically
 from faperf.job import Job, JobWorkload, Side, Task
 from faperf.manifest import Manifests, Version, Workload
-from faperf.operations import Operation
+from faperf.operations import Operation, Operations
 from faperf.record import PROTOCOL_VERSION, Build, Check, Protocol, Run, Timing
 from faperf.resolve import resolve
 from faperf.worker import Bench, FaultError, Worker, blank_check, launch_of
@@ -35,7 +35,14 @@ def side_name(version: str, target: str) -> str:
     return f"{version}@{target}"
 
 
-def make_side(name: str, version: Version, build: Build, artifact: Artifact, workloads: Sequence[Workload]) -> Side:
+def make_side(
+    name: str,
+    version: Version,
+    operation: Operation,
+    build: Build,
+    artifact: Artifact,
+    workloads: Sequence[Workload],
+) -> Side:
     return Side(
         name=name,
         version=version.id,
@@ -43,6 +50,8 @@ def make_side(name: str, version: Version, build: Build, artifact: Artifact, wor
         build=build.key,
         code=build.code,
         cubin=artifact.cubin.read_bytes(),
+        operation=operation.name,
+        operation_version=operation.version,
         launches={workload.name: resolve(version, workload) for workload in workloads},
         layout=version.operation.layout,
         ratio_to_fp16=version.tolerance.ratio_to_fp16,
@@ -51,16 +60,12 @@ def make_side(name: str, version: Version, build: Build, artifact: Artifact, wor
     )
 
 
-def make_job(
-    run: Run, operation: Operation, sides: Sequence[Side], workloads: Sequence[Workload], tasks: Sequence[Task]
-) -> Job:
+def make_job(run: Run, sides: Sequence[Side], workloads: Sequence[Workload], tasks: Sequence[Task]) -> Job:
     return Job(
         schema=record.SCHEMA,
         faperf=__version__,
         commit=run.commit,
         dirty=run.dirty,
-        operation=operation.name,
-        operation_version=operation.version,
         seeds=[SEED],
         protocol=Protocol(),
         sides=list(sides),
@@ -101,7 +106,8 @@ def job_of(
         name = side_name(version.id, target)
         if name not in sides:
             build, artifact = outcome.builds[entry.build], outcome.artifacts[entry.build]
-            sides[name] = make_side(name, version, build, artifact, manifests.workloads_of(version))
+            operation = operations[version.operation.name]
+            sides[name] = make_side(name, version, operation, build, artifact, manifests.workloads_of(version))
         return name
 
     for version, target in steps:
@@ -112,11 +118,7 @@ def job_of(
             workloads[workload.name] = workload
             comparable = partner and parent and workload in manifests.workloads_of(parent)
             tasks.append(Task(str(name), workload.name, {"parent": str(partner)} if comparable else {}))
-    names = sorted({version.operation.name for version, _ in steps if version.operation.name in operations})
-    if len(names) > 1:
-        raise SelectionError(f"a run measures one operation, not {' and '.join(names)}", remedy="name the versions")
-    operation = operations[names[0] if names else "attention_forward"]
-    return make_job(outcome.run, operation, list(sides.values()), list(workloads.values()), tasks)
+    return make_job(outcome.run, list(sides.values()), list(workloads.values()), tasks)
 
 
 def against(new: Job, others: Mapping[str, Job], machine_class: str) -> Job:
@@ -207,37 +209,35 @@ def with_measured(run: Run, found: Sequence[record.Record], known: Mapping[Key, 
 def perform(
     job: Job,
     card: str,
-    distributions: Sequence[str],
-    found: Callable[[Found], None],
+    operations: Operations,
+    found: Callable[[str, Found], None],
     say: Callable[[str], None],
     spawned: Worker | None = None,
-    begin: Callable[[str], None] = lambda side: None,
     *,
     timed: bool = True,
 ) -> None:
     """Every task of a job, one after another: verify on each distribution, then time what is right (unless not `timed`).
 
-    Faults and hangs become failed checks; the next task goes on in a new worker. `found` gets each record as it comes.
-    `spawned` is a worker whose child may be up already. `begin` is told whose the next records are: two sides may be one build.
+    Faults and hangs become failed checks; the next task goes on in a new worker. `found` gets each record as it comes,
+    with its side's name: two sides may be one build. `spawned` is a worker whose child may be up already.
     """
     right: dict[tuple[str, str], bool] = {}
     with the_card(card, say), spawned or Worker() as worker:
-        worker.job = job
+        worker.job, worker.places = job, operations.places_of(side.operation for side in job.sides)
         ready = worker.start()
         if ready.others:
             say(f"warning: {len(ready.others)} other process(es) compute on this card; timings will be void")
         for task in job.tasks:
             for name in [task.side, *task.partners.values()]:
                 if (name, task.workload) not in right:
-                    begin(name)
+                    distributions = operations[job.side(name).operation].distributions
                     checks = list(_verify(job, name, task.workload, worker, distributions, say))
                     right[name, task.workload] = all(check.ok for check in checks)
                     for check in checks:
-                        found(check)
+                        found(name, check)
             if timed and right[task.side, task.workload]:
-                begin(task.side)
                 partners = {role: name for role, name in task.partners.items() if right[name, task.workload]}
-                _time(job, record.replace(task, partners=partners), worker, found, say)
+                found(task.side, _time(job, record.replace(task, partners=partners), worker, say))
 
 
 def _verify(
@@ -257,23 +257,24 @@ def _verify(
             return
 
 
-def _time(job: Job, task: Task, worker: Worker, found: Callable[[Found], None], say: Callable[[str], None]) -> None:
+def _time(job: Job, task: Task, worker: Worker, say: Callable[[str], None]) -> Found:
+    """The timing; a failed check where the kernel did not live through it."""
     try:
         timing = worker.time(task)
     except FaultError as fault:
         blank = blank_check(job, job.side(task.side), job.workload(task.workload), "timing", job.seeds[0])
-        found(record.replace(blank, fault=fault.kind, failure=f"while timing: {fault.kind}: {fault.detail}"))
         say(f"{task.side} on {task.workload}: {fault.kind} while timing: {fault.detail}")
-        return
-    found(timing)
+        return record.replace(blank, fault=fault.kind, failure=f"while timing: {fault.kind}: {fault.detail}")
     say(f"{task.side} on {task.workload}: {timing.ms.value:.4f} ms, {timing.tflops:.1f} TFLOPS")
+    return timing
 
 
-def launch_once(job: Job) -> None:
-    """The first task's kernel, once, on normal inputs, in this process. Raises MeasuringError."""
+def launch_once(job: Job, operations: Operations) -> None:
+    """The first task's kernel, once, on the inputs that are timed, in this process. Raises MeasuringError."""
     side, workload = job.side(job.tasks[0].side), job.workload(job.tasks[0].workload)
     try:
-        Bench(job, lambda answer: None).launch(side, workload, "normal", job.seeds[0])
+        distribution = operations[side.operation].distributions[0]
+        Bench(job, operations, lambda answer: None).launch(side, workload, distribution, job.seeds[0], profiled=True)
     except LaunchError as fault:
         raise MeasuringError(f"{side.name} on {workload.name}: {fault.kind}: {fault.detail}") from fault
 

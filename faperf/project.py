@@ -30,11 +30,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ke
 class Project:
     """A directory with `manifests/`. Every path in a record or a message is relative to `root`, with `/`.
 
-    `trusted` stands for what its own pyproject.toml says, where that may be a stranger's.
+    `trusted` stands for its own pyproject.toml and Python modules, where those may be a stranger's.
     """
 
     root: Path
-    trusted: Config | None = None
+    trusted: Project | None = None
 
     @classmethod
     def find(cls, start: Path) -> Project:
@@ -52,7 +52,7 @@ class Project:
     @cached_property
     def config(self) -> Config:
         if self.trusted is not None:
-            return self.trusted
+            return self.trusted.config
         path = self.root / "pyproject.toml"
         try:
             table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("faperf", {})
@@ -68,6 +68,11 @@ class Project:
                 where="pyproject.toml, [tool.faperf]",
                 remedy="known keys: " + ", ".join(field.encode_name for field in msgspec.structs.fields(Config)),
             ) from error
+
+    @property
+    def modules(self) -> Path:
+        """Where the Python modules lie that `operations` names."""
+        return self.trusted.modules if self.trusted is not None else self.root
 
     @property
     def state(self) -> Path:

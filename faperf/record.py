@@ -1,7 +1,7 @@
 """The record kinds, as they stand in history: frozen, one JSON object a line, with a schema integer in each.
 
 Schema history
-  1  2026-11  first: `build`, `check`, `timing`, `run`, `reported`; `calibration` came to it
+  1  2026-11  first: `build`, `check`, `timing`, `run`, `reported`; `calibration`, `external` and `counters` came to it
 
 A field that is added gets a default; a field that is renamed or changes meaning raises SCHEMA and gets an upgrade in
 UPGRADES, so that old lines stay readable. A line of a newer schema is refused with "upgrade faperf".
@@ -86,7 +86,7 @@ class Entry(_Frozen, frozen=True, kw_only=True):
     that of the launch with the fewest CTAs per SM. `launches` maps each workload to the digest of its resolved launch.
     `measured` maps a workload to the id of the run that verified and timed this build and launch: this one, or an earlier
     one whose figures are carried forward. `emulated` is what the emulator says where no GPU ran it: "right", "not emulated: …",
-    or what is wrong.
+    or what is wrong. `emulated_errors` are the relative L2 errors that it found, by distribution and workload.
     """
 
     version: str
@@ -100,6 +100,7 @@ class Entry(_Frozen, frozen=True, kw_only=True):
     launches: dict[str, str] = {}
     measured: dict[str, str] = {}
     emulated: str | None = None
+    emulated_errors: dict[str, float] = {}
     error: str | None = None
 
 
@@ -211,6 +212,48 @@ class Timing(_Frozen, frozen=True, kw_only=True, tag="timing", tag_field="kind")
         return next((pair for pair in self.pairs if pair.role == role), None)
 
 
+class Hot(_Frozen, frozen=True, kw_only=True):
+    """An instruction at which warps were found waiting: bytes into its kernel, samples, and the reason of most of them."""
+
+    offset: int
+    samples: int
+    reason: str
+
+
+class Counters(_Frozen, frozen=True, kw_only=True, tag="counters", tag_field="kind"):
+    """What the hardware counted in one launch of a build on a workload, the clock not locked. Shares are of 1.
+
+    `tensor_active` is of the SM cycles that passed (`sm_cycles`, on `sms` SMs); `path_flops` maps a tensor path to the FLOPs that
+    it did; `stalls` a reason to the warps that waited for it, per issued instruction; `occupancy` is achieved, of the SM's warps
+    while it was busy; `l2`, `dram` and `shared_pipe` are shares of those units' throughput; `local_bytes` went to and came from
+    local memory. `hot` are the instructions of `entry` at which most warps waited, the most first.
+    """
+
+    schema: int
+    build: str
+    launch: str
+    workload: str
+    shape: dict[str, int]
+    machine: str
+    gpu: str
+    card: str
+    driver: str
+    ncu: str
+    ms: float
+    sms: int
+    sm_cycles: float
+    tensor_active: float | None = None
+    path_flops: dict[str, float] = {}
+    stalls: dict[str, float] = {}
+    occupancy: float | None = None
+    l2: float | None = None
+    dram: float | None = None
+    shared_pipe: float | None = None
+    local_bytes: float | None = None
+    entry: str = ""
+    hot: list[Hot] = []
+
+
 class Calibration(_Frozen, frozen=True, kw_only=True, tag="calibration", tag_field="kind"):
     """Gates of a build against itself, of one regime: what is called slower or faster here is a false alarm.
 
@@ -247,6 +290,28 @@ class Calibration(_Frozen, frozen=True, kw_only=True, tag="calibration", tag_fie
     time_detect: float
     detects: float | None = None
     needed_s: float | None = None
+
+
+class External(_Frozen, frozen=True, kw_only=True, tag="external", tag_field="kind"):
+    """What another tool measured of a version: one figure, by that tool's protocol, which is not ours.
+
+    `id` is the digest of its file, `commit` HEAD when that was imported. `ms` is a launch on its own (nvbench's cold GPU time),
+    `batch_ms` one of many back to back, `noise` the relative standard deviation of `samples`.
+    """
+
+    schema: int
+    id: str
+    when: str
+    commit: str | None
+    tool: str
+    version: str
+    benchmark: str
+    axes: dict[str, str] = {}
+    gpu: str
+    ms: float
+    batch_ms: float | None = None
+    noise: float | None = None
+    samples: int = 0
 
 
 PROTOCOL_VERSION = 2
@@ -309,7 +374,7 @@ class ReportedLadder(_Frozen, frozen=True, kw_only=True, forbid_unknown_fields=T
     rows: list[Reported]
 
 
-Record = Build | Run | Check | Timing | Calibration
+Record = Build | Run | Check | Timing | Counters | Calibration | External
 replace = msgspec.structs.replace
 _decoder = msgspec.json.Decoder(Record)
 

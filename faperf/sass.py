@@ -59,10 +59,43 @@ def listing(cubin: Path, nvdisasm: Path, entry: str) -> list[str]:
     """A kernel's instructions, one a line, as two builds of it compare: registers without their numbers, jumps without their
     targets, no padding. Raises InspectionError.
     """
-    function = _disassemble(cubin, nvdisasm).get(entry)
+    function = disassemble(cubin, nvdisasm).get(entry)
     if function is None:
         raise InspectionError(f"no kernel {entry}", where=str(cubin), remedy="faperf gc --all, then run again")
     return [i.normalised for i in function.sass_instructions if i.name != "NOP"]
+
+
+class SourceLine(msgspec.Struct, frozen=True):
+    """Where instructions come from: a file, as nvcc had it, and a line of it. `opcodes` counts them, without modifiers."""
+
+    file: str
+    line: int
+    opcodes: dict[str, int]
+
+
+def source_lines(directory: Path, nvdisasm: Path) -> dict[str, list[SourceLine]]:
+    """The lines that each kernel of a build was made from, in the order of its code; kept beside it. Raises InspectionError."""
+    kept = directory / "lines.json"
+    try:
+        return msgspec.json.decode(kept.read_bytes(), type=dict[str, list[SourceLine]])
+    except (FileNotFoundError, msgspec.DecodeError):
+        pass
+    listed = ask(nvdisasm, ["-c", "-g"], directory / "kernel.cubin").decode(errors="replace")
+    found: dict[str, dict[tuple[str, int], Counter[str]]] = {}
+    place = ("", 0)
+    for line in listed.splitlines():
+        if section := re.match(r"\s*\.section\s+\.text\.([^,]+),", line):
+            lines = found.setdefault(section[1], {})
+        elif comment := re.match(r'\s*//## File "(.*)", line (\d+)', line):
+            place = (comment[1], int(comment[2]))
+        elif found and (code := re.match(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?\s*(\w+)", line)):
+            lines.setdefault(place, Counter())[code[1]] += 1
+    answer = {
+        entry: [SourceLine(file, number, dict(opcodes)) for (file, number), opcodes in lines.items()]
+        for entry, lines in found.items()
+    }
+    write_atomically(kept, msgspec.json.encode(answer))
+    return answer
 
 
 def _inspect(directory: Path, nvdisasm: Path) -> Inspection:
@@ -75,13 +108,13 @@ def _inspect(directory: Path, nvdisasm: Path) -> Inspection:
             f"cannot be read: {error.strerror}", where=str(error.filename), remedy="faperf gc --all, then run again"
         ) from error
     ptxas = _ptxas(log)
-    code = _disassemble(directory / "kernel.cubin", nvdisasm)
+    code = disassemble(directory / "kernel.cubin", nvdisasm)
     kernels = []
     for entry in cubin.entries:
         # What was not inlined stands behind the kernel as `$entry$function`; ptxas tells its spills apart.
         callees = [name for name in code if name.startswith(f"${entry}$")]
         functions = [code[name] for name in [entry, *callees] if name in code]
-        loops = [_Loops(function.sass_instructions, function.start) for function in functions]
+        loops = [Loops(function.sass_instructions, function.start) for function in functions]
         depths = _added([each.opcodes_by_depth() for each in loops])
         attributes = cubin.attributes(entry)
         tcgen05 = _Tcgen05(ptx, entry)
@@ -261,7 +294,7 @@ def _product(numbers: tuple[int, ...]) -> int:
 # ── the disassembly ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Instruction(msgspec.Struct, frozen=True):
+class Instruction(msgspec.Struct, frozen=True):
     """One SASS instruction, as nvdisasm's JSON gives it."""
 
     opcode: str
@@ -282,43 +315,53 @@ class _Instruction(msgspec.Struct, frozen=True):
     def normalised(self) -> str:
         """`@P IADD3 R,R,UR,RZ`: what stays the same when only registers are numbered anew or code is moved."""
         operands = self.operands.replace(".reuse", "")
-        if self.name in _Loops.BRANCHES | {"BSSY"}:
+        if self.name in Loops.BRANCHES | {"BSSY"}:
             operands = re.sub(r"0x[0-9a-f]+$", "…", operands)
         text = " ".join(part for part in (self.predicate, self.opcode, operands) if part)
         return re.sub(r"(?<![\w.])(U?[RP]|B)\d+(?!\w)", r"\1", text)
 
 
-class _Function(msgspec.Struct, rename="kebab"):
+class Function(msgspec.Struct, rename="kebab"):
     function_name: str
     start: int
-    sass_instructions: list[_Instruction]
+    sass_instructions: list[Instruction]
 
 
-def _disassemble(cubin: Path, nvdisasm: Path) -> dict[str, _Function]:
+def disassemble(cubin: Path, nvdisasm: Path) -> dict[str, Function]:
     """Functions by name. nvdisasm writes a header object and then the list of functions."""
+    answer = ask(nvdisasm, ["-json"], cubin)
     try:
-        answer = subprocess.run(
-            [nvdisasm, "-json", cubin], env=scrubbed_environment(), capture_output=True, timeout=300, check=True
-        )
-        _, functions = msgspec.json.decode(answer.stdout, type=tuple[dict[str, Any], list[_Function]])
-    except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
-        detail = (
-            error.stderr.decode(errors="replace").strip() if isinstance(error, subprocess.CalledProcessError) else error
-        )
-        raise InspectionError(
-            f"nvdisasm could not read {cubin.name}: {detail}",
-            where=str(nvdisasm),
-            remedy="an nvdisasm as new as the nvcc is needed: pip install 'faperf[disassembler]'",
-        ) from error
+        _, functions = msgspec.json.decode(answer, type=tuple[dict[str, Any], list[Function]])
+    except msgspec.DecodeError as error:
+        raise _unreadable(cubin, nvdisasm, error) from error
     return {function.function_name: function for function in functions}
 
 
-class _Loops:
+def ask(nvdisasm: Path, options: list[str], cubin: Path) -> bytes:
+    """What nvdisasm prints of a cubin. Raises InspectionError."""
+    try:
+        command = [str(nvdisasm), *options, str(cubin)]
+        return subprocess.run(command, env=scrubbed_environment(), capture_output=True, timeout=300, check=True).stdout
+    except subprocess.CalledProcessError as error:
+        raise _unreadable(cubin, nvdisasm, error.stderr.decode(errors="replace").strip()) from error
+    except (OSError, subprocess.SubprocessError) as error:
+        raise _unreadable(cubin, nvdisasm, error) from error
+
+
+def _unreadable(cubin: Path, nvdisasm: Path, detail: object) -> InspectionError:
+    return InspectionError(
+        f"nvdisasm could not read {cubin.name}: {detail}",
+        where=str(nvdisasm),
+        remedy="an nvdisasm as new as the nvcc is needed: pip install 'faperf[disassembler]'",
+    )
+
+
+class Loops:
     """The natural loops of one function: a back edge runs to a block that dominates it. `start` is its address."""
 
     BRANCHES = frozenset({"BRA", "JMP", "BRX", "JMX", "BSYNC", "EXIT", "RET", "KILL", "BREAK", "WARPSYNC", "CALL"})
 
-    def __init__(self, instructions: list[_Instruction], start: int = 0) -> None:
+    def __init__(self, instructions: list[Instruction], start: int = 0) -> None:
         self.instructions = instructions
         self.start = start
         self.body: dict[int, set[int]] = {}
@@ -335,16 +378,18 @@ class _Loops:
                 counts.setdefault(instruction.name, [0] * (deepest + 1))[depth] += 1
         return {name: _without_trailing_zeros(counts[name]) for name in sorted(counts)}
 
-    def main_loop(self) -> dict[str, int]:
-        """Opcode counts of the outermost loop with the most tensor instructions; of the longest one where there are none."""
+    def main_body(self) -> set[int]:
+        """The outermost loop with the most tensor instructions; the longest one where there are none; empty without loops."""
         outermost = [body for head, body in self.body.items() if self.depth[head] == 1]
-        if not outermost:
-            return {}
 
         def weight(body: set[int]) -> tuple[int, int]:
             return sum(self.instructions[i].name in TENSOR_PATHS for i in body), len(body)
 
-        counts = Counter(self.instructions[i].name for i in max(outermost, key=weight))
+        return max(outermost, key=weight, default=set())
+
+    def main_loop(self) -> dict[str, int]:
+        """Opcode counts of the main loop, inner loops included."""
+        counts = Counter(self.instructions[i].name for i in self.main_body())
         return {name: counts[name] for name in sorted(counts) if name != "NOP"}
 
     def _find(self) -> None:
@@ -474,7 +519,7 @@ def _added(several: list[dict[str, list[int]]]) -> dict[str, list[int]]:
     }
 
 
-def _sass_mma_shapes(functions: list[_Function]) -> Counter[str]:
+def _sass_mma_shapes(functions: list[Function]) -> Counter[str]:
     """`HMMA.16816.F32` is m16n8k16, `HGMMA.64x128x16.F32` is m64n128k16."""
     shapes: Counter[str] = Counter()
     for instruction in (each for function in functions for each in function.sass_instructions):

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Self
 from typing import Protocol as Interface
@@ -35,18 +35,18 @@ from faperf.device import (
     Gpu,
     Kernels,
     LaunchError,
-    can_measure,
     control_identity,
     find_gpu,
+    missing_libraries,
     preload,
     reason_words,
 )
 from faperf.errors import MeasuringError
 from faperf.job import Job, JobWorkload, Side, Task
 from faperf.launch import launch_digest
-from faperf.operations import BUILT_IN, Operation
+from faperf.operations import Operation, Operations, Place, tensors_of
 from faperf.record import Check, Interval, Pair, Timing
-from faperf.verify import POISON, compare
+from faperf.verify import POISON, checked
 
 if TYPE_CHECKING:
     from faperf.stats import Estimate  # numpy is for those who measure
@@ -65,6 +65,13 @@ SLOWER_BY = 20
 """A block may take so many times as long as its launches did before it counts as hanging, beside one launch's own limit."""
 MOST_BYTES = 2**28
 """No frame is longer. Four letters of text, read as a length, are."""
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True):
+    """The first frame: what is to be measured, and where a project's own operations are found."""
+
+    job: Job
+    places: dict[str, Place]
 
 
 class Verify(msgspec.Struct, frozen=True, tag=True):
@@ -118,7 +125,7 @@ class Faulted(msgspec.Struct, frozen=True, tag=True):
     lost: bool
 
 
-Request = Job | Verify | Time
+Request = Begin | Verify | Time
 Answer = Ready | Launching | Landed | Checked | Timed | Faulted
 _Frame = msgspec.Struct
 
@@ -200,7 +207,8 @@ class _Limited:
             raise TimeoutError
 
 
-CHILD = (sys.executable, "-m", "faperf.worker")
+CHILD = (sys.executable, "-P", "-m", "faperf.worker")
+"""`-P`: no module of the directory it is started in stands for a library, be that a stranger's checkout."""
 ENVIRONMENT = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as nvidia-smi counts
     "CUPY_ACCELERATORS": "",  # the first sum through CUB takes half a second, and five where cupy has not compiled it yet
@@ -215,6 +223,7 @@ class Worker:
 
     def __init__(self, job: Job | None = None, command: Sequence[str] = CHILD) -> None:
         self.job = job
+        self.places: dict[str, Place] = {}
         self.command = command
         self.ready: Ready | None = None
         self.children = 0
@@ -248,7 +257,7 @@ class Worker:
         self.spawn()
         if self.ready is None:
             assert self.job is not None
-            self._send(self.job)
+            self._send(Begin(self.job, self.places))
             answer = self._receive(SLACK_S)
             if not isinstance(answer, Ready):
                 fault = self._fault(answer)
@@ -347,10 +356,11 @@ class Here:
         """Look for a GPU, and have a child load its libraries while the compiler works."""
         gpu, reason = find_gpu()
         with Worker() as worker:
-            if gpu is not None and can_measure():
+            missing = missing_libraries()
+            if gpu is not None and not missing:
                 worker.spawn()
             elif gpu is not None:
-                reason = f"there is a {gpu.name}, but cupy is not installed (pip install 'faperf[gpu]')"
+                reason = f"there is a {gpu.name}, but {', '.join(missing)} is not installed (pip install 'faperf[gpu]')"
             yield cls(gpu, reason, worker)
 
 
@@ -360,11 +370,11 @@ class Here:
 class Bench:
     """The child's state: the card, one arena for verification, inputs and references kept by workload and distribution."""
 
-    def __init__(self, job: Job, tell: Callable[[Answer], None]) -> None:
+    def __init__(self, job: Job, operations: Mapping[str, Operation], tell: Callable[[Answer], None]) -> None:
         self.job = job
         self.tell = tell
         self.card = Card()
-        self.operation: Operation = BUILT_IN[job.operation]
+        self.operations = operations
         self.draw = random.Random()  # placements and orders are never the same twice
         self._last: tuple[float, float | None] = (-math.inf, None)
         self._known_inputs: dict[tuple[str, str, str, int], dict[str, Any]] = {}
@@ -376,17 +386,20 @@ class Bench:
 
     # ── verification ──
 
-    def launch(self, side: Side, workload: JobWorkload, distribution: str, seed: int) -> Arena:
-        """Launch once into poisoned memory. Raises LaunchError."""
-        inputs = self._inputs(side.layout, workload, distribution, seed)
-        arena = Arena(self._sizes(side, workload))
-        for name in self.operation.tensors:
+    def launch(
+        self, side: Side, workload: JobWorkload, distribution: str, seed: int, *, profiled: bool = False
+    ) -> Arena:
+        """Launch once into poisoned memory; `profiled`: so that a profiler sees this launch alone. Raises LaunchError."""
+        inputs = self._inputs(side, workload, distribution, seed)
+        operation = self.operations[side.operation]
+        arena = Arena(tensors_of(operation, workload.shape, side.layout))
+        for name in operation.tensors:
             arena.poison(name, POISON)
             if name in inputs:
                 arena.tensors[name][...] = inputs[name]
         self.card.wait()
         bound = Kernels(side.cubin, side.launches[workload.name]).bind(arena.tensors)
-        with self._launching(side.timeout_s):
+        with self._launching(side.timeout_s), self.card.profiled() if profiled else contextlib.nullcontext():
             self.card.run_once(bound)
         return arena
 
@@ -394,49 +407,34 @@ class Bench:
         """Launch and compare. Raises LaunchError."""
         side, workload = self.job.side(request.side), self.job.workload(request.workload)
         distribution, seed = request.distribution, request.seed
-        reference, baseline = self._truth(side.layout, workload, distribution, seed)
+        operation = self.operations[side.operation]
+        reference, baseline = self._truth(side, workload, distribution, seed)
         arena = self.launch(side, workload, distribution, seed)
-        (output,) = self.operation.outputs
-        accuracy = compare(
-            self.card.xp,
-            arena.tensors[output],
-            reference[output],
-            baseline[output],
-            side.layout,
-            ratio=side.ratio_to_fp16,
-            bound=side.bound,
-            overwritten=sum(arena.overwritten(name, POISON) for name in self.operation.tensors),
-        )
-        return record.replace(
+        return checked(
             blank_check(self.job, side, workload, distribution, seed),
-            relative_l2=accuracy.relative_l2,
-            max_abs=accuracy.max_abs,
-            baseline_l2=accuracy.baseline_l2,
-            bound=accuracy.bound,
-            failure=accuracy.failure,
-        )
+            self.card.xp, operation, side.layout, arena.tensors, reference, baseline,
+            ratio=side.ratio_to_fp16, bound=side.bound,
+            overwritten=sum(arena.overwritten(name, POISON) for name in operation.tensors),
+        )  # fmt: skip
 
-    def _inputs(self, layout: str, workload: JobWorkload, distribution: str, seed: int) -> dict[str, Any]:
-        key = (layout, workload.digest, distribution, seed)
+    def _inputs(self, side: Side, workload: JobWorkload, distribution: str, seed: int) -> dict[str, Any]:
+        key = (side.layout, workload.digest, distribution, seed)
         if key not in self._known_inputs:
-            made = self.operation.inputs(self.card.xp, workload.shape, layout, distribution, seed)
+            operation = self.operations[side.operation]
+            made = operation.inputs(self.card.xp, workload.shape, side.layout, distribution, seed)
             self._known_inputs[key] = made
         return self._known_inputs[key]
 
     def _truth(
-        self, layout: str, workload: JobWorkload, distribution: str, seed: int
+        self, side: Side, workload: JobWorkload, distribution: str, seed: int
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """(float64 reference, plain fp16 result), worked out once."""
-        key = (layout, workload.digest, distribution, seed)
+        """(float64 reference, plain result), worked out once."""
+        key = (side.layout, workload.digest, distribution, seed)
         if key not in self._known_truth:
-            inputs = self._inputs(layout, workload, distribution, seed)
-            arguments = (self.card.xp, inputs, workload.shape, layout)
-            self._known_truth[key] = (self.operation.reference(*arguments), self.operation.plain_fp16(*arguments))
+            operation, inputs = self.operations[side.operation], self._inputs(side, workload, distribution, seed)
+            arguments = (self.card.xp, inputs, workload.shape, side.layout)
+            self._known_truth[key] = (operation.reference(*arguments), operation.plain(*arguments))
         return self._known_truth[key]
-
-    def _sizes(self, side: Side, workload: JobWorkload) -> dict[str, tuple[int, ...]]:
-        dimensions = self.operation.dimensions(workload.shape, side.layout)
-        return {name: dimensions for name in self.operation.tensors}
 
     @contextlib.contextmanager
     def _launching(self, limit_s: float) -> Iterator[None]:
@@ -461,7 +459,8 @@ class Bench:
         series = {series.side: series for series in measured.series}
         roles = {name: role for role, name in task.partners.items()} | {CONTROL: CONTROL}
         shape, ms = workload.shape, own.ms.value
-        flops = self.operation.flops(shape)
+        operation = self.operations[side.operation]
+        flops = operation.flops(shape)
         peak = _peak(self.card.capability)
         per_clock = flops / (ms * 1e-3) / (own.clock_mhz * 1e6) / self.card.sms if own.clock_mhz else None
         gaps = {name: _gap(own.clock_mhz, s.clock_mhz) for name, s in series.items()}
@@ -488,7 +487,7 @@ class Bench:
             protocol=record.PROTOCOL_VERSION,
             ms=_interval(own.ms),
             tflops=flops / ms / 1e9,
-            gib_s=self.operation.bytes(shape) / (ms * 1e-3) / 2**30,
+            gib_s=operation.bytes(shape) / (ms * 1e-3) / 2**30,
             clock_mhz=own.clock_mhz,
             flops_per_clock_sm=per_clock,
             share_of_peak=flops / (ms * 1e-3) / peak if peak else None,
@@ -531,9 +530,10 @@ class _Interleaved:
     def renew(self) -> None:
         bench, workload = self._bench, self._workload
         first = next(iter(self._sides.values()))
-        inputs = bench._inputs(first.layout, workload, "normal", bench.job.seeds[0])
+        operation = bench.operations[first.operation]
+        inputs = bench._inputs(first, workload, operation.distributions[0], bench.job.seeds[0])
         self._bound, self._kept = {}, []
-        arena = Arena(bench._sizes(first, workload), spread=bench.draw)
+        arena = Arena(tensors_of(operation, workload.shape, first.layout), spread=bench.draw)
         for name, values in inputs.items():
             arena.tensors[name][...] = values
         for name, side in self._sides.items():
@@ -575,8 +575,8 @@ def blank_check(job: Job, side: Side, workload: JobWorkload, distribution: str, 
         launch=launch_of(side, workload),
         workload=workload.name,
         shape=workload.shape,
-        operation=job.operation,
-        operation_version=job.operation_version,
+        operation=side.operation,
+        operation_version=side.operation_version,
         by="silicon",
         distribution=distribution,
         seed=seed,
@@ -612,7 +612,8 @@ def main() -> None:
     content = read_frame(requests)
     if content is None:
         return
-    bench = Bench(msgspec.msgpack.decode(content, type=Job), lambda answer: write_frame(answers, answer))
+    begin = msgspec.msgpack.decode(content, type=Begin)
+    bench = Bench(begin.job, Operations(begin.places), lambda answer: write_frame(answers, answer))
     write_frame(answers, bench.ready())
     while (content := read_frame(requests)) is not None:
         request = msgspec.msgpack.decode(content, type=Verify | Time)

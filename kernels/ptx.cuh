@@ -89,6 +89,28 @@ __device__ __forceinline__ void tma_load_4d(uint32_t dst, const TensorMap* map, 
                  ::"r"(dst), "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier) : "memory");
 }
 
+// ---- roles of warpgroups: sm_90a ----------------------------------------------------------------------------------
+
+// "setmaxnreg": a warpgroup gives registers back, or waits until it gets more. N is a multiple of 8; wants a cap at entry.
+template <int N>
+__device__ __forceinline__ void setmaxnreg_dec() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N>
+__device__ __forceinline__ void setmaxnreg_inc() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+// "barrier.sync" and "barrier.arrive" on one of the CTA's barriers 1 to 15, for THREADS threads in all.
+__device__ __forceinline__ void named_barrier_sync(int number, int threads) {
+    asm volatile("barrier.sync.aligned %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void named_barrier_arrive(int number, int threads) {
+    asm volatile("barrier.arrive.aligned %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
 // ---- tcgen05: sm_100a and sm_103a ---------------------------------------------------------------------------------
 // Tensor memory: 128 lanes x 512 columns of 32 bits; an address is lane << 16 | column. Warp w reaches lanes
 // 32 (w % 4) to 32 (w % 4) + 31 only, and adds that to the address itself.
@@ -137,6 +159,12 @@ __device__ __forceinline__ void tcgen05_mma(uint32_t d, uint64_t a, uint64_t b, 
                  ::"r"(d), "l"(a), "l"(b), "r"(shape), "r"(static_cast<uint32_t>(add)) : "memory");
 }
 
+// The same with a[M x 16] in tensor memory, two halves a column.
+__device__ __forceinline__ void tcgen05_mma(uint32_t d, uint32_t a, uint64_t b, uint32_t shape, bool add) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %4, 0; tcgen05.mma.cta_group::1.kind::f16 [%0], [%1], %2, %3, p; }"
+                 ::"r"(d), "r"(a), "l"(b), "r"(shape), "r"(static_cast<uint32_t>(add)) : "memory");
+}
+
 // "tcgen05.commit": one arrival on the barrier when all MMAs of this thread so far are done.
 __device__ __forceinline__ void tcgen05_commit(uint32_t barrier) {
     asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(barrier)
@@ -171,6 +199,59 @@ __device__ __forceinline__ void tmem_load(float (&v)[32], uint32_t address) {
                    "=f"(v[22]), "=f"(v[23]), "=f"(v[24]), "=f"(v[25]), "=f"(v[26]), "=f"(v[27]), "=f"(v[28]),
                    "=f"(v[29]), "=f"(v[30]), "=f"(v[31])
                  : "r"(address) : "memory");
+}
+
+// "tcgen05.st", 32x32b: 32 columns of this thread's lane, by a whole warp.
+__device__ __forceinline__ void tmem_store(uint32_t address, const uint32_t (&v)[32]) {
+    asm volatile("tcgen05.st.sync.aligned.32x32b.x32.b32 [%0], "
+                 "{%1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
+                 "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32};"
+                 ::"r"(address), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]), "r"(v[4]), "r"(v[5]), "r"(v[6]), "r"(v[7]),
+                   "r"(v[8]), "r"(v[9]), "r"(v[10]), "r"(v[11]), "r"(v[12]), "r"(v[13]), "r"(v[14]), "r"(v[15]),
+                   "r"(v[16]), "r"(v[17]), "r"(v[18]), "r"(v[19]), "r"(v[20]), "r"(v[21]), "r"(v[22]), "r"(v[23]),
+                   "r"(v[24]), "r"(v[25]), "r"(v[26]), "r"(v[27]), "r"(v[28]), "r"(v[29]), "r"(v[30]), "r"(v[31])
+                 : "memory");
+}
+
+// "tcgen05.wait": this thread's stores are there.
+__device__ __forceinline__ void tcgen05_wait_store() { asm volatile("tcgen05.wait::st.sync.aligned;" ::: "memory"); }
+
+// "tcgen05.ld" with .red (sm_103a): as above, and gives the largest of the columns.
+__device__ __forceinline__ float tmem_load_max(float (&v)[32], uint32_t address) {
+    float largest;
+    asm volatile("tcgen05.ld.red.sync.aligned.32x32b.x32.max.f32 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+                 "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, [%33];"
+                 : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]), "=f"(v[4]), "=f"(v[5]), "=f"(v[6]), "=f"(v[7]),
+                   "=f"(v[8]), "=f"(v[9]), "=f"(v[10]), "=f"(v[11]), "=f"(v[12]), "=f"(v[13]), "=f"(v[14]), "=f"(v[15]),
+                   "=f"(v[16]), "=f"(v[17]), "=f"(v[18]), "=f"(v[19]), "=f"(v[20]), "=f"(v[21]), "=f"(v[22]),
+                   "=f"(v[23]), "=f"(v[24]), "=f"(v[25]), "=f"(v[26]), "=f"(v[27]), "=f"(v[28]), "=f"(v[29]),
+                   "=f"(v[30]), "=f"(v[31]), "=f"(largest)
+                 : "r"(address) : "memory");
+    return largest;
+}
+
+// The same, for the largest alone. There is no form without the values: they get registers all the same.
+template <int COLUMNS>
+__device__ float tmem_max(uint32_t address);
+
+template <>
+__device__ __forceinline__ float tmem_max<8>(uint32_t address) {
+    float largest;
+    asm volatile("{ .reg .b32 d<8>; tcgen05.ld.red.sync.aligned.32x32b.x8.max.f32 "
+                 "{d0, d1, d2, d3, d4, d5, d6, d7}, %0, [%1]; }"
+                 : "=f"(largest) : "r"(address) : "memory");
+    return largest;
+}
+
+template <>
+__device__ __forceinline__ float tmem_max<32>(uint32_t address) {
+    float largest;
+    asm volatile("{ .reg .b32 d<32>; tcgen05.ld.red.sync.aligned.32x32b.x32.max.f32 "
+                 "{d0, d1, d2, d3, d4, d5, d6, d7, d8, d9, d10, d11, d12, d13, d14, d15, d16, d17, d18, "
+                 "d19, d20, d21, d22, d23, d24, d25, d26, d27, d28, d29, d30, d31}, %0, [%1]; }"
+                 : "=f"(largest) : "r"(address) : "memory");
+    return largest;
 }
 
 // ---- matrix fragments ---------------------------------------------------------------------------------------------
@@ -212,4 +293,37 @@ __device__ __forceinline__ uint32_t pack_f16x2(float lo, float hi) {
     uint32_t r;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
     return r;
+}
+
+// "mul.f16x2": a b, half by half.
+__device__ __forceinline__ uint32_t mul_f16x2(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+// "fma.f16x2": a b + c, half by half.
+__device__ __forceinline__ uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t r;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+
+// "add.f16x2": a + b, half by half.
+__device__ __forceinline__ uint32_t add_f16x2(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+// "ex2.f16x2": 2^x, half by half, approximate.
+__device__ __forceinline__ uint32_t ex2_f16x2(uint32_t x) {
+    uint32_t y;
+    asm("ex2.approx.f16x2 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+// "cvt": the two halves of an f16x2 as floats.
+__device__ __forceinline__ void unpack_f16x2(float& lo, float& hi, uint32_t x) {
+    asm("{ .reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }" : "=f"(lo), "=f"(hi) : "r"(x));
 }

@@ -17,8 +17,8 @@ struct __half;  // only its pointers are used, so <cuda_fp16.h> and its compile 
 
 constexpr int D = 128, BR = 64, BC = 64;  // head dim, query rows a CTA, key rows a tile
 constexpr int WARPS = 16, THREADS = WARPS * 32;
-constexpr int COLUMNS = D / (WARPS / 4);                                      // of O, a warp
-constexpr uint32_t HALF_BYTES = BC * 128, TILE_BYTES = 2 * HALF_BYTES;        // a tile is two halves, each 64 wide
+constexpr int ROWS = BR / 4, COLUMNS = D / (WARPS / 4);                 // of O, a warp
+constexpr uint32_t HALF_BYTES = BC * 128, TILE_BYTES = 2 * HALF_BYTES;  // a tile is two halves, each 64 wide
 constexpr uint32_t QK_SHAPE = tcgen05_shape(BR, BC, false, false);
 constexpr int TMEM_COLUMNS = 64;
 constexpr float SCALE_LOG2 = 1.4426950408889634f * 0.08838834764831845f;  // log2(e) / sqrt(D): softmax in base 2
@@ -31,9 +31,12 @@ struct Shared {
     uint64_t q_full, k_full, v_full, qk_done;  // mbarriers
     uint32_t tmem;                             // the address of the allocated columns
 };
+static_assert(sizeof(Shared) == 57896, "what the manifest launches with");
 
-// Byte offset of a 16-byte chunk in a half, or in P: what TMA and tcgen05 call a 128-byte swizzle.
-__device__ __forceinline__ uint32_t swizzle(int row, int chunk) { return row * 128 + ((chunk ^ (row & 7)) << 4); }
+// Byte offset of a 16-byte chunk in a tile of 64-wide halves, each with the 128-byte swizzle of TMA and tcgen05.
+__device__ __forceinline__ uint32_t swizzle(int row, int chunk) {
+    return chunk / 8 * HALF_BYTES + row * 128 + ((chunk % 8 ^ (row & 7)) << 4);
+}
 
 // Rows first .. first + 63 of head h, batch b, as two halves: the canonical layout of a K-major operand has rows of
 // 128 bytes, so D = 128 in one box would lie the wrong way.
@@ -95,12 +98,12 @@ __device__ __forceinline__ void compute_pv(float (&o)[COLUMNS / 8][4], uint32_t 
 #pragma unroll
     for (int k = 0; k < BC / 16; ++k) {
         uint32_t p[4];
-        ldmatrix_x4(p, p_tile + swizzle(warp % 4 * 16 + lane % 16, 2 * k + lane / 16));
+        ldmatrix_x4(p, p_tile + swizzle(warp % 4 * ROWS + lane % 16, 2 * k + lane / 16));
 #pragma unroll
         for (int n = 0; n < COLUMNS / 16; ++n) {
             const int chunk = warp / 4 * (COLUMNS / 8) + 2 * n + lane / 16;
             uint32_t b[4];
-            ldmatrix_x4_trans(b, v_tile + chunk / 8 * HALF_BYTES + swizzle(16 * k + lane % 16, chunk % 8));
+            ldmatrix_x4_trans(b, v_tile + swizzle(16 * k + lane % 16, chunk));
             mma_m16n8k16(o[2 * n], p, b[0], b[1]);
             mma_m16n8k16(o[2 * n + 1], p, b[2], b[3]);
         }
@@ -136,8 +139,8 @@ attention_forward(const __grid_constant__ TensorMap Q, const __grid_constant__ T
     mbarrier_wait(q_full, 0);
 
     float o[COLUMNS / 8][4] = {}, m = -INFINITY, l = 0;
-    const int row = warp % 4 * 16 + lane;  // in the softmax; there lanes 16 .. 31 have none
-    const bool has_row = lane < 16;
+    const int row = warp % 4 * ROWS + lane;  // in the softmax
+    const bool has_row = lane < ROWS;        // half of the lanes have none
     const uint64_t q_operand = tcgen05_operand(q_tile, 0, 1024), k_operand = tcgen05_operand(k_tile, 0, 1024);
     const int tiles = S / BC;
     for (int j = 0; j < tiles; ++j) {
@@ -164,7 +167,7 @@ attention_forward(const __grid_constant__ TensorMap Q, const __grid_constant__ T
 #pragma unroll
         for (int n = 0; n < COLUMNS / 8; ++n)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) o[n][i] *= shared.alpha[warp % 4 * 16 + i / 2 * 8 + lane / 4];
+            for (int i = 0; i < 4; ++i) o[n][i] *= shared.alpha[warp % 4 * ROWS + i / 2 * 8 + lane / 4];
         compute_pv(o, smem_address(shared.p), v_tile, warp, lane);
         __syncthreads();  // K, V, P and S may be overwritten
         tcgen05_fence_after_sync();
@@ -174,7 +177,7 @@ attention_forward(const __grid_constant__ TensorMap Q, const __grid_constant__ T
     __syncthreads();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        const int mine = warp % 4 * 16 + r * 8 + lane / 4;
+        const int mine = warp % 4 * ROWS + r * 8 + lane / 4;
         const float inverse = 1.0f / shared.sum[mine];
         const size_t o_row = (static_cast<size_t>(b) * S + first + mine) * H + h;
         uint32_t* const out = reinterpret_cast<uint32_t*>(O) + o_row * (D / 2) + warp / 4 * (COLUMNS / 2);

@@ -14,11 +14,11 @@ struct __half;  // only its pointers are used, so <cuda_fp16.h> and its compile 
 
 constexpr int D = 128, BR = 64, BC = 64;  // head dim, query rows a CTA, key rows a tile
 constexpr int WARPS = 16, THREADS = WARPS * 32;
-constexpr int COLUMNS = D / (WARPS / 4);                                      // of O, a warp
-constexpr uint32_t HALF_BYTES = BC * 128, TILE_BYTES = 2 * HALF_BYTES;        // a tile is two halves, each 64 wide
+constexpr int ROWS = BR / 4, COLUMNS = D / (WARPS / 4);                 // of O, a warp
+constexpr uint32_t HALF_BYTES = BC * 128, TILE_BYTES = 2 * HALF_BYTES;  // a tile is two halves, each 64 wide
 constexpr uint32_t QK_SHAPE = tcgen05_shape(BR, BC, false, false);
 constexpr uint32_t PV_SHAPE = tcgen05_shape(BR, D, false, true);
-constexpr int PV_COLUMN = 64, TMEM_COLUMNS = 256;  // behind S; 192 are no power of two
+constexpr int PV_COLUMN = BC, TMEM_COLUMNS = 256;  // S and P V take 192, which is no power of two
 constexpr float SCALE_LOG2 = 1.4426950408889634f * 0.08838834764831845f;  // log2(e) / sqrt(D): softmax in base 2
 
 static_assert(D == 128 && BR == 64 && BC == 64, "tiles are loaded as two boxes of 64 x 64, and rows placed for M = 64");
@@ -29,9 +29,12 @@ struct Shared {
     uint64_t q_full, k_full, v_full, qk_done, pv_done;  // mbarriers
     uint32_t tmem;                             // the address of the allocated columns
 };
+static_assert(sizeof(Shared) == 57904, "what the manifest launches with");
 
-// Byte offset of a 16-byte chunk in a half, or in P: what TMA and tcgen05 call a 128-byte swizzle.
-__device__ __forceinline__ uint32_t swizzle(int row, int chunk) { return row * 128 + ((chunk ^ (row & 7)) << 4); }
+// Byte offset of a 16-byte chunk in a tile of 64-wide halves, each with the 128-byte swizzle of TMA and tcgen05.
+__device__ __forceinline__ uint32_t swizzle(int row, int chunk) {
+    return chunk / 8 * HALF_BYTES + row * 128 + ((chunk % 8 ^ (row & 7)) << 4);
+}
 
 // Rows first .. first + 63 of head h, batch b, as two halves: the canonical layout of a K-major operand has rows of
 // 128 bytes, so D = 128 in one box would lie the wrong way.
@@ -90,7 +93,10 @@ __device__ __forceinline__ float softmax(uint32_t s_tmem, char* p_tile, int row,
 // P V[64 x 128], by one thread. V is [key][d]: as B it is MN-major, and 16 keys are 2048 bytes.
 __device__ __forceinline__ void issue_pv(uint32_t pv_tmem, uint64_t p, uint64_t v) {
 #pragma unroll
-    for (int i = 0; i < BC / 16; ++i) tcgen05_mma(pv_tmem, p + i * 32 / 16, v + i * 2048 / 16, PV_SHAPE, i > 0);
+    for (int i = 0; i < BC / 16; ++i) {
+        const uint32_t step = (i / 4 * HALF_BYTES + i % 4 * 32) / 16;
+        tcgen05_mma(pv_tmem, p + step, v + i * 2048 / 16, PV_SHAPE, i > 0);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -124,8 +130,8 @@ attention_forward(const __grid_constant__ TensorMap Q, const __grid_constant__ T
     mbarrier_wait(q_full, 0);
 
     float o[COLUMNS] = {}, m = -INFINITY, l = 0;
-    const int row = warp % 4 * 16 + lane;  // lanes 16 .. 31 have none
-    const bool has_row = lane < 16;
+    const int row = warp % 4 * ROWS + lane;
+    const bool has_row = lane < ROWS;  // half of the lanes have none
     const uint64_t q_operand = tcgen05_operand(q_tile, 0, 1024), k_operand = tcgen05_operand(k_tile, 0, 1024);
     const uint64_t p_operand = tcgen05_operand(smem_address(shared.p), 0, 1024);
     const uint64_t v_operand = tcgen05_operand(v_tile, HALF_BYTES, 1024);
@@ -160,7 +166,7 @@ attention_forward(const __grid_constant__ TensorMap Q, const __grid_constant__ T
         mbarrier_wait(pv_done, j & 1);
         tcgen05_fence_after_sync();
 
-        const float alpha = shared.alpha[warp % 4 * 16 + lane % 16];
+        const float alpha = shared.alpha[warp % 4 * ROWS + lane % ROWS];
         float pv[COLUMNS];
         tmem_load(pv, window + PV_COLUMN + warp / 4 * COLUMNS);
         tcgen05_wait_load();

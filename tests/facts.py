@@ -65,6 +65,8 @@ def side(version: str = "t1", **facts: Any) -> Side:
         "code": f"code-{version}",
         "cubin": b"cubin",
         "launches": {"tiny": [launch()]},
+        "operation": "attention_forward",
+        "operation_version": 1,
         "layout": "BSHD",
     }
     return Side(**(plain | facts))
@@ -90,8 +92,6 @@ def job(*sides: Side, tasks: list[Task] | None = None, **facts: Any) -> Job:
         "faperf": "0.1.0",
         "commit": None,
         "dirty": [],
-        "operation": "attention_forward",
-        "operation_version": 1,
         "seeds": [7],
         "protocol": Protocol(),
         "sides": chosen,

@@ -1,5 +1,5 @@
 """A GPU host without a GPU: a child that talks like `python -m faperf.worker` but has canned answers, a card for
-`nvidia-smi` to name, and an importable `cupy`.
+`nvidia-smi` to name, and an importable `cupy` and `cuda.bindings`.
 
 The child is started as `python fake_gpu.py FOLDER`. `FOLDER/plan.json` maps a side's name, its build key, or its version's
 name to what happens to it: `ms` a launch, `noise` (what instances differ by, as a log ratio), `wrong` (the words of a failed
@@ -24,6 +24,7 @@ import faperf.worker as worker
 from faperf import record
 from faperf.device import LaunchError
 from faperf.job import Job, Task
+from faperf.operations import BUILT_IN
 from faperf.record import Check, Interval, Pair, Timing
 from tests.compiling import script
 
@@ -36,8 +37,9 @@ CONTROL_MS = 1.0
 def install(folder: Path) -> dict[str, str]:
     """Make a fake GPU host in `folder`. Returns the environment for a `faperf` that is to run on it."""
     python = folder / "python"
-    (python / "cupy").mkdir(parents=True)
-    (python / "cupy/__init__.py").write_text("raise ImportError('the stand-in is not to be used')\n")
+    for library in ("cupy", "cuda/bindings"):
+        (python / library).mkdir(parents=True)
+        (python / library / "__init__.py").write_text("raise ImportError('the stand-in is not to be used')\n")
     command = [sys.executable, str(Path(__file__)), str(folder)]
     (python / "sitecustomize.py").write_text(
         "import sys\n\n"
@@ -82,7 +84,9 @@ def timing(job: Job, task: Task, ms: Callable[[str], float], noise: float = 1e-4
         return Pair(role=role, build=build, version=version, time=time, instances=spread)
 
     pairs = [pair(role, job.side(name).build, job.side(name).version, ms(name)) for role, name in task.partners.items()]
-    flops = 4 * workload.shape["B"] * workload.shape["H"] * workload.shape["S"] ** 2 * workload.shape["D"]
+    flops = 1  # of an operation that is not built in, which is not known here
+    if side.operation in BUILT_IN:
+        flops = BUILT_IN[side.operation].flops(workload.shape)
     return Timing(
         schema=record.SCHEMA,
         build=side.build,
@@ -148,7 +152,7 @@ class FakeBench:
 
 
 def main(folder: Path) -> None:
-    vars(worker)["Bench"] = lambda job, tell: FakeBench(folder, job, tell)
+    vars(worker)["Bench"] = lambda job, operations, tell: FakeBench(folder, job, tell)
     worker.main()
 
 

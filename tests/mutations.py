@@ -111,7 +111,7 @@ MUTATIONS = [
     Mutation("tcgen05", "stride of K's descriptor 512", "KV_HALF + within, 0, 1024)", "KV_HALF + within, 0, 512)", WRONG),
     Mutation("tcgen05", "the descriptor's version bits are 0", "1ull << 46", "0ull << 46", BAD_DESCRIPTOR),
     Mutation("tcgen05", "a swizzle of 64 bytes in the descriptor", "2ull << 61", "4ull << 61", OUT_OF_BOUNDS),
-    Mutation("tcgen05", "no swizzle in the descriptor", "2ull << 61", "0ull << 61", REFUSED),
+    Mutation("tcgen05", "no swizzle in the descriptor", "2ull << 61", "0ull << 61", OUT_OF_BOUNDS),
     Mutation("tcgen05", "V taken for K-major", "1 << 16 | (D / 8)", "(D / 8)", OUT_OF_BOUNDS),
     Mutation("tcgen05", "leading offset of V's descriptor", "v_tile + k * 2048, KV_HALF, 1024", "v_tile + k * 2048, 1024, 1024", WRONG),
     Mutation("tcgen05", "N of PV half as large", "(D / 8) << 17", "(D / 16) << 17", UNINITIALISED),

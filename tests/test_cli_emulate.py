@@ -10,6 +10,7 @@ import pytest
 from faperf.history import History
 from faperf.record import Check
 from tests.conftest import REPOSITORY, Cli, UserProject, cli_in
+from tests.own_operation import add_matrix_product
 
 pytestmark = pytest.mark.compile
 
@@ -74,6 +75,24 @@ def test_the_gate_emulates_what_changed(emulated: Cli, user: UserProject) -> Non
     answer = emulated("gate", "--baseline", "HEAD~1", "--target", "sm_103a")
     assert answer.exit_code == 0, answer.output
     assert "emulated: right" in answer.stdout
+
+
+def test_a_projects_own_operation_is_emulated(user: UserProject) -> None:
+    """Its three tensors differ in shape, and the output is float32. The installed command finds the module too."""
+    add_matrix_product(user)
+    faperf = cli_in(user.root)
+    answer = faperf("run", "m1", env={"PYTHONSAFEPATH": "1"})
+    assert answer.exit_code == 0, answer.output
+    assert "emulated: right" in answer.stdout
+    user.edit("kernels/m1.cu", "k < K", "k < K - 1")
+    answer = faperf("run", "m1")
+    assert answer.exit_code == 5
+    assert "WRONG on uniform, small: relative L2 error" in answer.stderr
+    assert "worst at [M=" in answer.stderr
+    user.edit("kernels/m1.cu", "k < K - 1", "k < K")
+    user.edit("kernels/m1.cu", "C[m * N + n] = sum", "if (m) C[m * N + n] = sum")
+    answer = faperf("run", "m1")
+    assert "left 128 of 1024 elements unwritten, the first at [M=0, N=0]" in answer.stderr
 
 
 def test_what_cannot_be_emulated_holds_nothing_up(emulated: Cli, user: UserProject) -> None:

@@ -18,10 +18,13 @@ import pytest
 from click.testing import CliRunner
 
 from faperf.cli import cli
+from faperf.launch import ResolvedArgument
+from faperf.measuring import read_bundle
 from faperf.toolchain import Toolchain
 from tests import fake_gpu
 from tests.conftest import TINY_AND_LENGTHS, Answer, UserProject, cli_in
 from tests.fake_gpu import log, timed
+from tests.own_operation import add_matrix_product
 
 pytestmark = pytest.mark.compile
 
@@ -137,20 +140,32 @@ def test_ladder_and_show_tell_what_was_measured(measured: Host) -> None:
     assert "against parent t1" in text
 
 
-def test_a_projects_own_operation_is_built_and_said_not_to_be_measured(host: Host) -> None:
-    user = host.user
-    user.write(
-        "own_operation.py",
-        "from faperf.operations.attention_forward import AttentionForward\n\n\n"
-        'class Mine(AttentionForward):\n    name = "mine"\n\n\nMINE = Mine()\n',
-    )
-    user.write("pyproject.toml", '[tool.faperf]\noperations = {mine = "own_operation:MINE"}\n')
-    user.edit("manifests/workloads.yaml", "attention_forward", "mine")
-    for name in ("t1", "t2"):
-        user.edit(f"manifests/{name}.yaml", "name: attention_forward", "name: mine")
+def test_a_projects_own_operation_is_measured_beside_the_built_in_one(host: Host) -> None:
+    add_matrix_product(host.user)
     answer = host("run")
     assert answer.exit_code == 0, answer.output
-    assert "operation mine is the project's own; this release measures built-in ones only" in answer.stdout
+    assert timed(host.folder) == ["m1@sm_90a", "t1@sm_90a", "t2@sm_90a"]
+    assert [line for line in log(host.folder) if line.startswith("check m1")] == [
+        "check m1@sm_90a uniform small", "check m1@sm_90a integers small",
+    ]  # fmt: skip
+    (path,) = (host.user.root / ".faperf/history").glob(f"{fake_gpu.CLASS}/*.jsonl")
+    checks = [json.loads(line) for line in path.read_text().splitlines() if '"check"' in line]
+    assert {(c["operation"], c["operation_version"]) for c in checks} == {
+        ("attention_forward", 1),
+        ("matrix_product", 3),
+    }
+
+
+def test_a_bundle_brings_no_operation(host: Host, away: Path) -> None:
+    """It is measured where the project is, or in no place: a bundle runs no Python."""
+    add_matrix_product(host.user)
+    assert host("bundle", "m1", "--out", str(away / "job")).exit_code == 0
+    answer = cli_in(away)("run", "--bundle", "job", env=host.env)
+    assert answer.exit_code == 1
+    assert "there is no operation matrix_product, version 3, here" in answer.stderr
+    assert "[tool.faperf] operations" in answer.stderr
+    assert host("run", "--bundle", str(away / "job")).exit_code == 0
+    assert timed(host.folder) == ["m1@sm_90a"]
 
 
 def test_what_was_measured_is_not_measured_again(measured: Host) -> None:
@@ -575,6 +590,24 @@ def test_a_bundle_is_measured_elsewhere_and_imported(host: Host, away: Path) -> 
     again = home("run")  # and a later run keeps them
     assert again.exit_code == 0
     assert ms(host.ladder()["t2"]) == 1.1
+
+
+def test_tensor_maps_and_clusters_go_to_where_it_is_measured(host: Host, away: Path) -> None:
+    """A bundle says what a map is made of, not the map: it belongs to an address."""
+    kernel = 'struct Map { char bytes[128]; };\nextern "C" __global__ void copy(const __grid_constant__ Map, float*, int) {}\n'
+    host.user.version("t3", "t2", kernel=kernel.replace("{", "{{").replace("}", "}}"))
+    host.user.edit("manifests/t3.yaml", "{tensor: Q}", "{tensor_map: Q, box: [64, 1, 128, 1], swizzle: 128}")
+    host.user.edit("manifests/t3.yaml", "    block: [64]", "    block: [64]\n    cluster: [2]")
+    host.user.commit("tensor maps, in clusters")
+    assert host("run", "t3").exit_code == 0
+    assert timed(host.folder) == ["t3@sm_90a"]
+    assert host("bundle", "t3", "--out", str(away / "job")).exit_code == 0
+    (launch,) = read_bundle(away / "job").side("t3@sm_90a").launches["tiny"]
+    assert launch.cluster == (2, 1, 1)
+    assert launch.args[0] == ResolvedArgument(tensor_map="Q", box=[64, 1, 128, 1], swizzle=128)
+    host.forget()
+    assert cli_in(away)("run", "--bundle", "job", env=host.env).exit_code == 0
+    assert timed(host.folder) == ["t3@sm_90a"]
 
 
 def test_a_wrong_version_in_a_bundle_is_exit_code_5(host: Host, away: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from faperf.emulating import Emulation
 from faperf.emulator import SCHEDULES
-from faperf.emulator.fault import NotEmulatedError
+from faperf.emulator.fault import DiagnosisError, NotEmulatedError
 from faperf.operations import BUILT_IN
 from faperf.toolchain import Toolchain
 from tests.emulating import run_kernel, subject_of
@@ -167,3 +167,34 @@ def test_an_unknown_opcode_is_named_with_its_source_line(toolchain: Toolchain, t
     source = 'extern "C" __global__ void k(int* out) {\n    out[0] = clock();\n}\n'
     with pytest.raises(NotEmulatedError, match=r"clock.*k\.cu:2.*PTX line \d+"):
         run_kernel(source, tmp_path, toolchain, out=np.zeros(1, np.int32))
+
+
+IN_PAIRS = """
+extern "C" __global__ void k(const int* in, int* out) {
+    __shared__ int cells[128];
+    const int i = threadIdx.x, pair = i / 64;
+    cells[i] = in[i];
+    asm volatile("barrier.sync %0, %1;" ::"r"(1 + pair), "r"(64) : "memory");
+    out[i] = cells[i ^ 32];
+    if (pair == 0) asm volatile("barrier.arrive %0, 128;" ::"r"(1 + in[0]) : "memory");
+    else asm volatile("barrier.sync %0, 128;" ::"r"(3 - in[1]) : "memory");
+    out[i] += 1000 * cells[0];
+}
+"""
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_warps_meet_at_the_barrier_whose_number_they_give(schedule: str, toolchain: Toolchain, tmp_path: Path) -> None:
+    """Warps 0 and 1 at barrier 1, warps 2 and 3 at barrier 2; then 0 and 1 let 2 and 3 go on at one that memory names."""
+    given = np.arange(128, dtype=np.int32) % 77 + 2
+    given[:2] = [2, 0]  # barrier 3 in both
+
+    def run() -> np.ndarray:
+        out = np.zeros(128, np.int32)
+        return run_kernel(IN_PAIRS, tmp_path, toolchain, tensors={"in": given}, out=out, block=128, schedule=schedule)
+
+    assert np.array_equal(run(), given[np.arange(128) ^ 32] + 2000)
+    given[1] = 1  # 2 and 3 wait at barrier 2, where nobody comes
+    with pytest.raises(DiagnosisError, match=r"at barrier 2 of the CTA, where 2 of 4 warps are missing"):
+        run()

@@ -29,16 +29,16 @@ LAUNCH = ResolvedLaunch(
     entry="k", grid=(1, 1, 1), block=(32, 1, 1), cluster=(1, 1, 1), smem=0, args=[ResolvedArgument(tensor="O")]
 )
 LOOPS = [
-    Kernel(name=name, cubin=b"", launches=[LAUNCH], sizes={"O": (512,)})
+    Kernel(name=name, cubin=b"", launches=[LAUNCH], tensors={"O": ((512,), "float16")})
     for name in ("10000", "10025", "10050", "10100")
 ]
 V13 = Side(
     name="v13@sm_90a", version="v13", target="sm_90a", build="b13", code="c13", cubin=b"", launches={"published": [LAUNCH]},
-    layout="BSHD",
+    operation="attention_forward", operation_version=1, layout="BSHD",
 )  # fmt: skip
 RUN = Run(schema=SCHEMA, id="r", commit=None, when="2026-11-30", faperf="0", machine="h200", entries=[])
 JOB = Job(
-    schema=SCHEMA, faperf="0", commit=None, dirty=[], operation="attention_forward", operation_version=1, seeds=[1],
+    schema=SCHEMA, faperf="0", commit=None, dirty=[], seeds=[1],
     protocol=Protocol(), sides=[V13], workloads=[JobWorkload("published", "d", SHAPE)], tasks=[], run=RUN,
 )  # fmt: skip
 WORK = {"loop 10050": 1.005, "loop 10100": 1.01}
@@ -67,8 +67,8 @@ def test_the_cases_are_built_of_the_attention_kernels_job() -> None:
 
 
 def test_a_workload_too_small_for_the_kernel_of_known_work_is_refused() -> None:
-    big = [replace(kernel, sizes={"O": (2 * 512 * 64 + 1,)}) for kernel in LOOPS]
-    with pytest.raises(SystemExit, match="writes 65537 elements, the workload has room for 65536"):
+    big = [replace(kernel, tensors={"O": ((2 * 512 * 64 + 1,), "float16")}) for kernel in LOOPS]
+    with pytest.raises(SystemExit, match="writes 131074 bytes, the workload has room for 131072"):
         with_cases(JOB, big)
 
 
@@ -122,7 +122,7 @@ def test_the_table_counts_by_hand() -> None:
 class Bench:
     """Stands in for the worker's: canned figures, and the card's name."""
 
-    def __init__(self, job: Job, _: Any) -> None:
+    def __init__(self, job: Job, *_: Any) -> None:
         self.job = job
         self.card = SimpleNamespace(card="c0ffee", name="Fake H200", driver="580", sms=132)
 

@@ -24,10 +24,12 @@ from faperf.judge import (
     attribute,
     compare_reported,
     compare_static,
+    compare_tensor_work,
     instances_needed,
     judge_pair,
     judge_time,
     less_accurate,
+    less_accurate_emulated,
     over_budget,
     overridden,
     stored_change,
@@ -802,6 +804,48 @@ def test_accuracy_is_of_each_distribution() -> None:
     old = checks(4e-4) + checks(9e-4, distribution="peaky")
     new = checks(6e-4) + checks(9e-4, distribution="peaky")
     assert [f.text for f in less_accurate(old, new, Thresholds())] == ["normal: relative L2 error 4.00e-04 → 6.00e-04"]
+
+
+def test_less_accurate_by_what_the_emulator_found() -> None:
+    """Compared is what both sides have: the same distribution on the same workload."""
+    old = entry(emulated_errors={"normal, emulated[S=64]": 2.6e-4, "ones, emulated[S=64]": 0.0})
+    new = entry(
+        emulated_errors={"normal, emulated[S=64]": 5.9e-4, "ones, emulated[S=64]": 1.2e-4, "normal, other": 1.0}
+    )
+    (found,) = less_accurate_emulated(old, new, Thresholds())
+    assert (found.rule, found.text) == (
+        Rule.ACCURACY,
+        "normal, emulated[S=64]: relative L2 error 2.60e-04 → 5.90e-04",
+    )
+    assert less_accurate_emulated(new, old, Thresholds()) == []
+
+
+# ── shared memory and tensor work ──
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "found"), [(1000, 1499, []), (1000, 1500, [(Rule.SMEM, WARNING)]), (0, 99, [])]
+)
+def test_shared_memory_grows(before: int, now: int, found: list[tuple[Rule, Severity]]) -> None:
+    assert kinds(compare(kernel(), kernel(), old_entry=entry(smem=before), new_entry=entry(smem=now))) == found
+
+
+@pytest.mark.parametrize(
+    ("path", "shapes", "tile", "text"),
+    [
+        # v16: QK is 8 of m64n64k16, PV 4 of m64n128k16, which is 2 · D = 256 a score. QK twice: 128 more.
+        ("UTCHMMA", {"UTCHMMA m64n128k16": 4, "UTCHMMA m64n64k16": 16}, 64 * 64, "256 → 384"),
+        ("UTCHMMA", {"UTCHMMA m128n128k16": 24}, 128 * 128, "256 → 384"),
+        ("UTCHMMA", {"UTCHMMA m128n128k16": 16}, 128 * 128, None),  # a larger tile, no more work
+        ("UTCHMMA", {"UTCHMMA unknown shape": 24}, 128 * 128, None),
+        ("HMMA+UTCHMMA", {"UTCHMMA m128n128k16": 24}, 128 * 128, None),
+    ],
+)
+def test_tensor_work(path: str, shapes: dict[str, int], tile: int, text: str | None) -> None:
+    old = build(kernel(path="UTCHMMA", mma_shapes={"UTCHMMA m64n128k16": 4, "UTCHMMA m64n64k16": 8}))
+    found = compare_tensor_work(old, 64 * 64, build(kernel(path=path, mma_shapes=shapes)), tile, Thresholds())
+    assert kinds(found) == ([(Rule.TENSOR_WORK, WARNING)] if text else [])
+    assert not text or text in found[0].text
 
 
 # ── accepted regressions ──

@@ -25,7 +25,7 @@ def good(bare: UserProject) -> UserProject:
 
 def problems(project: UserProject) -> list[str]:
     manifests = load_manifests(project.project)
-    return [str(problem) for problem in lint(project.project, manifests, load_operations({}))]
+    return [str(problem) for problem in lint(project.project, manifests, load_operations(project.project))]
 
 
 def test_a_good_project_has_none(good: UserProject) -> None:
@@ -55,6 +55,22 @@ CHANGES = {
     "unknown layout": (T1, "BSHD", "BDSH", f"{T1}, operation: unknown layout 'BDSH' (known: BSHD, BHSD)"),
     "unknown tensor": (
         T1, "{tensor: O}", "{tensor: P}", f"{T1}, args: attention_forward has no tensor 'P' (it has: Q, K, V, O)",
+    ),
+    "a map of too few dimensions": (
+        T1, "{tensor: O}", "{tensor_map: Q, box: [64, 64]}",
+        f"{T1}, args: tensor map of Q: a box of 2 dimensions; the tensor has D, H, S, B (workload tiny)",
+    ),
+    "a box that is too long": (
+        T1, "{tensor: O}", "{tensor_map: Q, box: [64, 1, 257, 1]}",
+        f"{T1}, args: tensor map of Q: 257 elements along a dimension of the box; at most 256 (workload tiny)",
+    ),
+    "a box with odd lines": (
+        T1, "{tensor: O}", "{tensor_map: Q, box: [12, 1, 64, 1]}",
+        f"{T1}, args: tensor map of Q: lines of 24 bytes; they must be multiples of 16 (workload tiny)",
+    ),
+    "a box wider than its swizzle": (
+        T1, "{tensor: O}", "{tensor_map: Q, box: [64, 1, 64, 1], swizzle: 64}",
+        f"{T1}, args: tensor map of Q: lines of 128 bytes are longer than the swizzle of 64 (workload tiny)",
     ),
     "unknown tensor in a map": (
         T1, "{tensor: O}", "{tensor_map: P, box: [64]}", f"{T1}, args: attention_forward has no tensor 'P'",

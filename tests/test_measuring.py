@@ -37,7 +37,8 @@ from faperf.measuring import (
     write_bundle,
     write_results,
 )
-from faperf.operations import BUILT_IN
+from faperf.operations import BUILT_IN, Operations
+from faperf.operations.attention_forward import AttentionForward
 from faperf.record import Check, Run, Timing
 from faperf.worker import FaultError, Ready, blank_check, launch_of
 from tests import facts
@@ -45,6 +46,14 @@ from tests.conftest import REPOSITORY, TINY_AND_LENGTHS, UserProject
 from tests.fake_gpu import timing as canned
 
 DISTRIBUTIONS = ("normal", "growing", "ones")
+
+
+class _OnThree(AttentionForward):
+    distributions = DISTRIBUTIONS
+
+
+OPERATIONS = Operations({})
+OPERATIONS["attention_forward"] = _OnThree()
 OTHER_SHAPE = {"B": 2, "H": 1, "S": 128, "D": 64}
 
 
@@ -185,22 +194,22 @@ def test_a_side_is_self_contained(manifests: Manifests, outcome: Outcome) -> Non
     }
     assert (job.commit, job.dirty) == (outcome.run.commit, ["kernels/t1.cu"])
     assert job.workload("tiny").shape == {"B": 1, "H": 2, "S": 128, "D": 64}
-    assert (job.operation, job.operation_version) == ("attention_forward", 1)
+    assert {(side.operation, side.operation_version) for side in job.sides} == {("attention_forward", 1)}
 
 
-def test_two_operations_in_one_run_are_refused(manifests: Manifests, outcome: Outcome) -> None:
+def test_two_operations_in_one_run(manifests: Manifests, outcome: Outcome) -> None:
     other = record.replace(
         manifests.versions["t2"], operation=record.replace(manifests.versions["t2"].operation, name="x")
     )
     versions = {**manifests.versions, "t2": other}
-    with pytest.raises(SelectionError, match="one operation, not attention_forward and x"):
-        job_of(
-            {**BUILT_IN, "x": BUILT_IN["attention_forward"]},
-            Manifests(versions, manifests.workloads),
-            outcome,
-            [(version, "sm_90a") for version in versions.values()],
-            (),
-        )
+    job = job_of(
+        {**BUILT_IN, "x": OPERATIONS["attention_forward"]},
+        Manifests(versions, manifests.workloads),
+        outcome,
+        [(version, "sm_90a") for version in versions.values()],
+        (),
+    )
+    assert {side.version: side.operation for side in job.sides}["t1"] == "attention_forward"
 
 
 def test_no_steps_no_tasks(manifests: Manifests, outcome: Outcome) -> None:
@@ -490,8 +499,9 @@ def test_a_bundle_of_an_operation_that_is_not_here_is_refused(
 
     monkeypatch.setattr(harness, "find_gpu", lambda: (Gpu("a GPU", "9.0", 700.0, 1024, CARD), None))
     monkeypatch.setattr(harness, "can_measure", lambda: True)
-    with pytest.raises(MeasuringError, match="has no operation") as caught:
-        run_bundle(record.replace(FULL, **changes), print)
+    sides = [record.replace(side, **changes) for side in FULL.sides]
+    with pytest.raises(MeasuringError, match="there is no operation") as caught:
+        run_bundle(record.replace(FULL, sides=sides), OPERATIONS, print)
     assert "0.1.0" in str(caught.value.remedy)
 
 
@@ -597,7 +607,7 @@ T1, T2, T3 = (side.name for side in THREE.sides)
 def work(job: Job = THREE) -> tuple[list[Check | Timing], list[str]]:
     found: list[Check | Timing] = []
     said: list[str] = []
-    perform(job, CARD, DISTRIBUTIONS, found.append, said.append)
+    perform(job, CARD, OPERATIONS, lambda _, measured: found.append(measured), said.append)
     return found, said
 
 
@@ -694,11 +704,11 @@ def test_whatever_happens_the_worker_is_stopped_and_the_card_free(
 
 
 def test_a_disk_that_is_full_ends_the_run_and_not_the_version(fake: type[FakeWorker]) -> None:
-    def full(found: Check | Timing) -> None:
+    def full(name: str, found: Check | Timing) -> None:
         raise HistoryError("no space")
 
     with pytest.raises(FaperfError):
-        perform(THREE, CARD, DISTRIBUTIONS, full, print)
+        perform(THREE, CARD, OPERATIONS, full, print)
     assert fake.stopped == 1
 
 

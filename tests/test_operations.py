@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 
 from faperf.errors import ConfigError
-from faperf.operations import BUILT_IN, attention_forward, load_operations
+from faperf.operations import BUILT_IN, Place, attention_forward, find_operation, load_operations, tensors_of
 from faperf.operations.attention_forward import KEY_TILE, AttentionForward
+from faperf.project import Config, Project
 
 ATTENTION = AttentionForward()
 SMALL = {"B": 2, "H": 3, "S": 192, "D": 32}
@@ -56,7 +58,7 @@ def test_reference(layout: str, distribution: str) -> None:
     made = inputs(SMALL, layout, distribution)
     found = ATTENTION.reference(np, made, SMALL, layout)["O"]
     assert found.dtype == np.float64
-    assert found.shape == ATTENTION.dimensions(SMALL, layout)
+    assert found.shape == tuple(ATTENTION.dimensions("O", SMALL, layout).values())
     np.testing.assert_allclose(found, naive(made["Q"], made["K"], made["V"], layout), rtol=1e-9, atol=1e-9)
 
 
@@ -70,7 +72,7 @@ def test_reference_by_hand() -> None:
     np.testing.assert_allclose(found, np.full((1, 2, 1, 4), 7), rtol=1e-12)
 
 
-@pytest.mark.parametrize("method", [ATTENTION.reference, ATTENTION.plain_fp16])
+@pytest.mark.parametrize("method", [ATTENTION.reference, ATTENTION.plain])
 def test_layouts_agree(method: Any) -> None:
     made = inputs(SMALL, "BSHD")
     other = {name: tensor.transpose(0, 2, 1, 3) for name, tensor in made.items()}
@@ -78,7 +80,7 @@ def test_layouts_agree(method: Any) -> None:
     np.testing.assert_array_equal(one, two.transpose(0, 2, 1, 3))
 
 
-@pytest.mark.parametrize("method", [ATTENTION.reference, ATTENTION.plain_fp16])
+@pytest.mark.parametrize("method", [ATTENTION.reference, ATTENTION.plain])
 @pytest.mark.parametrize("layout", ["BSHD", "BHSD"])
 def test_some_rows_are_those_of_all_rows(layout: str, method: Any) -> None:
     made, rows = inputs(SMALL, layout), np.array([0, 5, 63, 64, 191])
@@ -118,9 +120,7 @@ def test_a_row_that_does_not_fit_is_still_taken(monkeypatch: pytest.MonkeyPatch)
 
 def test_error_of_a_plain_implementation() -> None:
     made = inputs(HEAD)
-    error = relative_l2(
-        ATTENTION.plain_fp16(np, made, HEAD, "BSHD")["O"], naive(made["Q"], made["K"], made["V"], "BSHD")
-    )
+    error = relative_l2(ATTENTION.plain(np, made, HEAD, "BSHD")["O"], naive(made["Q"], made["K"], made["V"], "BSHD"))
     assert 2e-4 < error < 4e-4
 
 
@@ -128,7 +128,7 @@ def test_error_of_a_plain_implementation() -> None:
 def test_a_plain_implementation_is_right_on_every_distribution(distribution: str) -> None:
     """Also with scores near the end of fp16's range: nothing overflows, and what it gives are halves."""
     made = inputs(HEAD, distribution=distribution)
-    found = ATTENTION.plain_fp16(np, made, HEAD, "BSHD")["O"]
+    found = ATTENTION.plain(np, made, HEAD, "BSHD")["O"]
     assert np.isfinite(found).all()
     np.testing.assert_array_equal(found, found.astype(np.float16))
     assert relative_l2(found, naive(made["Q"], made["K"], made["V"], "BSHD")) < 0.01
@@ -235,20 +235,55 @@ def test_counts_grow_as_they_should() -> None:
 
 # ── a user's own ──
 
-OWN = "class Scale:\n    name = 'scale'\n\nSCALE = Scale()\n"
+OWN = (
+    "from faperf.operations.attention_forward import AttentionForward\n\n"
+    "class Scale(AttentionForward):\n    name = 'scale'\n\nSCALE = Scale()\n"
+)
 
 
-def test_a_users_own_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def configured(root: Path, operations: dict[str, str]) -> Project:
+    project = Project(root)
+    vars(project)["config"] = Config(operations=operations)
+    return project
+
+
+@pytest.fixture(autouse=True)
+def _path_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+def test_a_users_own_operation(tmp_path: Path) -> None:
     (tmp_path / "faperf_test_own.py").write_text(OWN)
-    monkeypatch.syspath_prepend(tmp_path)
-    operations = load_operations({"scale": "faperf_test_own:SCALE"})
+    operations = load_operations(configured(tmp_path, {"scale": "faperf_test_own:SCALE"}))
     assert list(operations) == ["attention_forward", "scale"]
     assert operations["scale"].name == "scale"
     assert "scale" not in BUILT_IN
+    assert operations.places_of(["scale", "attention_forward"]) == {
+        "scale": Place("faperf_test_own:SCALE", str(tmp_path))
+    }
 
 
-def test_nothing_configured() -> None:
-    assert load_operations({}) == BUILT_IN
+def test_another_process_finds_it_at_its_place(tmp_path: Path) -> None:
+    (tmp_path / "faperf_test_there.py").write_text(OWN)
+    assert find_operation("scale", Place("faperf_test_there:SCALE", str(tmp_path))).name == "scale"
+    assert find_operation("attention_forward", None) is BUILT_IN["attention_forward"]
+
+
+def test_an_operation_that_lacks_something(tmp_path: Path) -> None:
+    (tmp_path / "faperf_test_half.py").write_text(
+        "class Half:\n    name = 'half'\n    def flops(self, shape): return 1\n"
+    )
+    with pytest.raises(ConfigError, match=r"has no version, parameters, .*, plain\n") as caught:
+        load_operations(configured(tmp_path, {"half": "faperf_test_half:Half"}))
+    assert "faperf.operations.Operation" in (caught.value.remedy or "")
+
+
+def test_nothing_configured(tmp_path: Path) -> None:
+    assert load_operations(Project(tmp_path)) == BUILT_IN
+
+
+def test_the_tensors_of_an_operation() -> None:
+    assert tensors_of(ATTENTION, SMALL, "BHSD")["Q"] == (tuple(SMALL[axis] for axis in "BHSD"), "float16")
 
 
 @pytest.mark.parametrize(
@@ -265,12 +300,11 @@ def test_nothing_configured() -> None:
         "faperf_test_raising:X",
     ],
 )
-def test_a_bad_location(location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_location(location: str, tmp_path: Path) -> None:
     (tmp_path / "faperf_test_broken.py").write_text("def (:\n")
     (tmp_path / "faperf_test_raising.py").write_text("1 / 0\n")
-    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError) as caught:
-        load_operations({"mine": location})
+        load_operations(configured(tmp_path, {"mine": location}))
     assert f"operation mine: cannot load '{location}'" in caught.value.what
     assert caught.value.where == "pyproject.toml, [tool.faperf] operations"
     assert "module:ATTRIBUTE" in (caught.value.remedy or "")

@@ -15,6 +15,7 @@ from faperf.record import (
     Calibration,
     Check,
     Entry,
+    External,
     Interval,
     KernelFacts,
     Pair,
@@ -92,6 +93,7 @@ DECODED: dict[str, Record] = {
                 launches={"published": "00112233aabbccdd"},
                 measured={"published": "20261129T024100Zabcdef"},
                 emulated="right",
+                emulated_errors={"normal, emulated[S=64]": 0.00026},
             ),
             Entry(version="v17", target="sm_103a", parent="v16", error="does not compile"),
         ],
@@ -178,6 +180,21 @@ DECODED: dict[str, Record] = {
         detects=0.0038,
         needed_s=1.6,
     ),
+    "external-1": External(
+        schema=1,
+        id="7eafd0e024ac6daf22d1",
+        when="2026-11-30T00:00:00+00:00",
+        commit="c" * 40,
+        tool="nvbench 0.1.0",
+        version="v1",
+        benchmark="copy_sweep_grid_shape",
+        axes={"BlockSize": "64", "NumBlocks": "64"},
+        gpu="Quadro GV100",
+        ms=6.485689823444072,
+        batch_ms=6.4796067226080245,
+        noise=0.001177496193520018,
+        samples=78,
+    ),
     "run-1-least": Run(
         schema=1,
         id="20261130T024100Z000000",
@@ -219,6 +236,7 @@ COVERED: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "timing-1": (Timing, Interval, Pair),
     "run-1": (Run, Entry),
     "calibration-1": (Calibration,),
+    "external-1": (External,),
 }
 
 

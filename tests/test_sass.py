@@ -282,7 +282,7 @@ def test_a_far_jump_is_the_only_way_out_of_a_loop() -> None:
         ("STG.E", "[R2],R0", ""),
         ("EXIT", "", ""),
     ]
-    loops = sass._Loops([sass._Instruction(*instruction) for instruction in code])
+    loops = sass.Loops([sass.Instruction(*instruction) for instruction in code])
     assert loops.opcodes_by_depth() == {"BRA": [0, 1], "CALL": [0, 1], "EXIT": [1], "MOV": [0, 1], "STG": [1]}
 
 
@@ -304,7 +304,7 @@ def test_a_far_jump_is_the_only_way_out_of_a_loop() -> None:
     ],
 )
 def test_a_line_has_neither_register_numbers_nor_targets(instruction: tuple[str, str, str], line: str) -> None:
-    assert sass._Instruction(*instruction).normalised == line
+    assert sass.Instruction(*instruction).normalised == line
 
 
 def test_a_listing_has_every_instruction_but_padding(build: Build) -> None:

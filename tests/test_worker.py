@@ -147,7 +147,7 @@ def test_the_child_gets_the_job_and_the_requests_as_they_were_made(start: Start,
         '(folder / "asked").write_bytes(request); say(Checked(CHECK)); ask()\n'
     )
     one.verify("t2@sm_90a", "tiny", "growing", 7)
-    assert msgspec.msgpack.decode((tmp_path / "got").read_bytes(), type=Job) == JOB
+    assert msgspec.msgpack.decode((tmp_path / "got").read_bytes(), type=worker.Begin) == worker.Begin(JOB, {})
     asked = msgspec.msgpack.decode((tmp_path / "asked").read_bytes(), type=worker.Verify)
     assert asked == worker.Verify("t2@sm_90a", "tiny", "growing", 7)
 
@@ -372,7 +372,7 @@ def test_what_a_library_prints_in_the_child_lands_on_stderr(tmp_path: Path) -> N
     script.write_text(
         "import os, sys\nimport faperf.worker as worker\n\n"
         "class Bench:\n"
-        "    def __init__(self, job, tell): print('hello', flush=True)\n"
+        "    def __init__(self, job, operations, tell): print('hello', flush=True)\n"
         "    def ready(self): os.write(1, b'junk'); return worker.Ready('a GPU', 'card', '580.0', '9.0', [])\n"
         "    def verify(self, request):\n"
         "        os.system('echo a child process'); print('more', flush=True)\n"
@@ -440,7 +440,7 @@ def test_the_child_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     child.write_text(
         "import os, time\nfrom pathlib import Path\nimport faperf.worker as worker\n\n"
         "class Bench:\n"
-        "    def __init__(self, job, tell): pass\n"
+        "    def __init__(self, job, operations, tell): pass\n"
         "    def ready(self): return worker.Ready('a GPU', 'card', '580.0', '9.0', [])\n"
         f"    def verify(self, request): Path({str(tmp_path / 'pid')!r}).write_text(f'{{os.getpid()}}.'); time.sleep(60)\n\n"
         "worker.Bench = Bench\nworker.main()\n"
@@ -542,7 +542,7 @@ try:
 except ImportError as error:
     print(error)
 try:
-    faperf.worker.Bench(None, print)
+    faperf.worker.Bench(None, None, print)
 except ImportError as error:
     print(error)
 """
@@ -557,6 +557,7 @@ except ImportError as error:
         "job",
         "launch",
         "operations",
+        "project",
         "record",
         "stats",
         "timing",

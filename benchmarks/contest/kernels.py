@@ -17,7 +17,7 @@ from faperf.device import Arena, Kernels
 from faperf.harness import bundle_tree
 from faperf.job import Job
 from faperf.launch import ResolvedArgument, ResolvedLaunch
-from faperf.operations import BUILT_IN
+from faperf.operations import BUILT_IN, tensors_of
 from faperf.toolchain import scrubbed_environment
 
 OPERATION = "attention_forward"
@@ -33,7 +33,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     cubin: bytes
     launches: list[ResolvedLaunch]
-    sizes: dict[str, tuple[int, ...]]
+    tensors: dict[str, tuple[tuple[int, ...], str]]
     shape: dict[str, int] | None = None
     layout: str = ""
 
@@ -53,7 +53,7 @@ class Loaded:
 
 
 def placed(kernel: Kernel, spread: random.Random | None = None) -> Arena:
-    arena = Arena(kernel.sizes, spread=spread)
+    arena = Arena(kernel.tensors, spread=spread)
     if kernel.shape is not None:
         for name, values in _inputs(kernel.layout, **kernel.shape).items():
             arena.tensors[name][...] = values
@@ -86,8 +86,8 @@ def known_work(nvcc: Path, target: str, sms: int) -> tuple[list[Kernel], list[Pa
             smem=0,
             args=[ResolvedArgument(tensor="O"), ResolvedArgument(scalar=rounds, type="i32")],
         )
-        halves = 2 * CTAS_AN_SM * sms * THREADS  # a float is two of an arena's elements
-        kernels.append(Kernel(name=f"{rounds}", cubin=content, launches=[launch], sizes={"O": (halves,)}))
+        size = (CTAS_AN_SM * sms * THREADS,)
+        kernels.append(Kernel(name=f"{rounds}", cubin=content, launches=[launch], tensors={"O": (size, "float32")}))
         pairs.append(Pair(f"FMA loop, {f'+{100 * added:g} %' if added else 'A/A'}", added, f"{ROUNDS}", f"{rounds}"))
     return kernels, pairs
 
@@ -101,7 +101,7 @@ def attention(workshop: Workshop, target: str) -> tuple[Kernel, Pair, Job]:
         name=VERSION,
         cubin=side.cubin,
         launches=side.launches[WORKLOAD],
-        sizes=dict.fromkeys(operation.tensors, operation.dimensions(workload.shape, side.layout)),
+        tensors=tensors_of(operation, workload.shape, side.layout),
         shape=workload.shape,
         layout=side.layout,
     )

@@ -21,6 +21,7 @@ from benchmarks.contest.trials import Results, Run, Trial
 from faperf import __version__
 from faperf.building import Workshop
 from faperf.device import Card, find_gpu
+from faperf.operations import BUILT_IN
 from faperf.project import Project
 from faperf.record import PROTOCOL_VERSION
 from faperf.worker import Bench, Verify
@@ -35,7 +36,7 @@ def measure(path: Path, *, seconds: float, rounds: int | None, only: Collection[
         raise SystemExit(f"the contest needs a GPU: {reason}")
     workshop, target = Workshop.open(Project.find(Path(__file__).parent)), f"sm_{gpu.capability.replace('.', '')}a"
     version, against_itself, job = attention(workshop, target)
-    bench = Bench(job, lambda _: None)
+    bench = Bench(job, BUILT_IN, lambda _: None)
     check = bench.verify(Verify(job.sides[0].name, job.workloads[0].name, "normal", job.seeds[0]))
     if check.failure:
         raise SystemExit(f"{version.name} is wrong, so it is not timed: {check.failure}")

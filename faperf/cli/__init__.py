@@ -8,13 +8,14 @@ from pathlib import Path
 import click
 
 from faperf import __version__
-from faperf.cli import bisect, calibrate, emulate, gate, run, tend, views
-from faperf.cli.shared import INTERRUPTED, complain
+from faperf.cli import bisect, calibrate, emulate, exchange, explain, gate, run, tend, views
+from faperf.cli.shared import INTERRUPTED, complain, guard_output
 from faperf.errors import FaperfError
 
 COMMANDS = [
-    *(run.run, run.bundle, run.import_, run.execute, emulate.emulate),
+    *(run.run, run.bundle, exchange.import_, exchange.export, run.execute, emulate.emulate),
     *(gate.gate, gate.accept, bisect.bisect, calibrate.calibrate),
+    explain.explain,
     *(views.ladder, views.diff, views.show, views.list_versions),
     *(tend.check, tend.new, tend.doctor, tend.toolchain, tend.machine, tend.gc),
 ]
@@ -22,6 +23,7 @@ COMMANDS = [
 
 def main() -> None:
     """Run a command; turn faperf's errors into a message and an exit code, here and nowhere else."""
+    guard_output()
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)
     except click.ClickException as error:

@@ -77,7 +77,7 @@ def emulate(
     named = [w for w in own if workload in (w.name, w.family)]
     if not own or (workload and not named):
         raise SelectionError(f"{version} has no workload '{workload}'", remedy="faperf list")
-    operation = load_operations(project.config.operations)[chosen.operation.name]
+    operation = load_operations(project)[chosen.operation.name]
     if distribution and distribution not in operation.distributions:
         raise SelectionError(
             f"no distribution '{distribution}'", remedy=f"there are: {', '.join(operation.distributions)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from faperf.cli.shared import (
-    format_option,
+    in_actions,
+    issue_commands,
     jobs_option,
     nvcc_option,
     open_project,
@@ -23,7 +25,11 @@ from faperf.cli.shared import (
 if TYPE_CHECKING:
     import datetime
 
+    from faperf.comparison import GateReport
     from faperf.project import Project
+
+SUFFIXES = {".md": "markdown", ".json": "json", ".xml": "junit", ".sarif": "sarif", ".txt": "table"}
+"""In which format `--write` writes a file."""
 
 
 @click.command()
@@ -58,13 +64,28 @@ if TYPE_CHECKING:
     help="Given twice: the baseline's compiler and the working tree's; what got worse is put down to source or compiler.",
 )
 @click.option(
+    "--write",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the report to this file too, in the format of its suffix: .md, .json, .xml (JUnit), .sarif, .txt.",
+)
+@click.option(
     "--trusted-config",
     is_flag=True,
     help="For a stranger's pull request: thresholds, operations, budgets and accepted regressions are the baseline's.",
 )
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["table", "markdown", "json", "junit", "sarif"]),
+    default="table",
+    show_default=True,
+    help="How to print.",
+)
 @jobs_option
 @nvcc_option
-@format_option
 @click.pass_obj
 def gate(
     directory: Path,
@@ -78,6 +99,7 @@ def gate(
     inconclusive: str,
     budget_s: float | None,
     toolchains: tuple[str, ...],
+    files: tuple[Path, ...],
     trusted_config: bool,
     jobs: int | None,
     nvcc: str | None,
@@ -92,6 +114,7 @@ def gate(
       faperf gate                         against where HEAD left the default branch
       faperf gate --baseline v1.0 --require measured
       faperf gate --toolchain 13.0 --toolchain 13.5
+      faperf gate --write comment.md --write gate.sarif --write junit.xml
     """
     if len(toolchains) > 2:
         raise click.UsageError("--toolchain is given once or twice")
@@ -100,13 +123,17 @@ def gate(
         raise click.UsageError(what)
     if toolchains and nvcc:
         raise click.UsageError("--nvcc names one compiler, --toolchain one or two: give either")
+    unknown = [file for file in files if file.suffix not in SUFFIXES]
+    if unknown:
+        raise click.UsageError(f"--write {unknown[0]}: the suffix is one of {', '.join(SUFFIXES)}")
     from faperf.worker import Here
 
     with nullcontext(Here()) if no_gpu else Here.find() as here, progress_shown() as progress:
         from faperf.building import Selection, Workshop  # while the worker's own libraries load
         from faperf.gate import Ask
         from faperf.gate import gate as pass_gate
-        from faperf.report.terminal import gate_text
+        from faperf.history import write_atomically
+        from faperf.report.gate import gate_text
         from faperf.toolchain import find_toolchain
 
         project = open_project(directory)
@@ -124,11 +151,26 @@ def gate(
         )
         report = pass_gate(workshop, Selection(versions, targets), ask, here)
     click.echo(gate_text(report, style))
+    for file in files:
+        write_atomically(file, f"{gate_text(report, SUFFIXES[file.suffix])}\n".encode())
+    tell_actions(report)
     say_warnings(workshop.history)
     from faperf.judge import Status
 
     passing = report.status is Status.INCONCLUSIVE and inconclusive == "pass"
     sys.exit(0 if passing else int(report.status))
+
+
+def tell_actions(report: GateReport) -> None:
+    """In GitHub Actions: annotations, and the summary of this step."""
+    from faperf.report.actions import step_commands
+    from faperf.report.gate import gate_text
+
+    if in_actions():
+        issue_commands(step_commands(report))
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with open(summary, "a", encoding="utf-8") as file:
+            file.write(f"{gate_text(report, 'markdown')}\n\n")
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""What builds and measures: run, bundle, import, exec."""
+"""What builds and measures: run, bundle, exec."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 @workloads_option
 @click.option("--no-gpu", is_flag=True, help="Compile and inspect only: neither measure nor emulate.")
 @click.option("--again", is_flag=True, help="Measure what an earlier run has measured, too.")
+@click.option("--counters", is_flag=True, help="Count in the hardware too, by ncu: tensor activity, stalls, traffic.")
 @click.option("--resume", is_flag=True, help="Go on with the last unfinished run of this commit.")
 @click.option("--commits", metavar="A..B", help="Run the first-parent commits after A up to B, from git.")
 @click.option("--skip-existing", is_flag=True, help="With --commits: leave out commits that have a record.")
@@ -57,6 +58,7 @@ def run(
     workloads: tuple[str, ...],
     no_gpu: bool,
     again: bool,
+    counters: bool,
     resume: bool,
     commits: str | None,
     skip_existing: bool,
@@ -75,11 +77,12 @@ def run(
     Example:
       faperf run                       all versions, all targets
       faperf run v13 --target sm_103a  one of them
+      faperf run v13 --counters        and what the hardware counts in one launch
       faperf run --commits v1.0..HEAD --skip-existing
       faperf run --bundle job.faperf   on a GPU host without git, nvcc or the sources
     """
     if bundle:
-        _run_bundle(bundle, out or bundle.with_name(bundle.name + ".results"))
+        _run_bundle(directory, bundle, out or bundle.with_name(bundle.name + ".results"))
         return
     if commits and resume:
         raise click.UsageError("--resume goes on with a run of the working tree; with --commits use --skip-existing")
@@ -104,6 +107,8 @@ def run(
         shown = workloads[0] if workloads else None
         print_ladder(project, workshop.history, outcome.run, outcome.builds, targets, style, shown)
         _say_recorded(project, workshop.history, outcome)
+        if counters:
+            _count(workshop, selection, outcome, workloads, here, nvcc, style)
     failures = [failure for outcome in outcomes for failure in outcome.failures]
     for failure in failures:
         complain(str(failure))
@@ -155,25 +160,6 @@ def bundle(
         sys.exit(1)
 
 
-@click.command("import")
-@click.argument("results", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.pass_obj
-def import_(directory: Path, results: Path) -> None:
-    """File the RESULTS of a bundle that another host measured.
-
-    \b
-    Example:
-      faperf import job.faperf.results
-    """
-    from faperf.harness import import_results
-    from faperf.history import History
-    from faperf.measuring import read_results
-
-    project = open_project(directory)
-    path = import_results(History(project), read_results(results))
-    click.echo(f"Recorded in {project.relative(path)}")
-
-
 @click.command("exec")
 @click.argument("version")
 @click.option("--once", is_flag=True, required=True, help="One launch; there is no other way yet.")
@@ -201,16 +187,49 @@ def execute(
     click.echo(f"{version}: launched once")
 
 
-def _run_bundle(bundle: Path, out: Path) -> None:
-    """Measure a bundle; there may be no project here."""
+def _run_bundle(directory: Path, bundle: Path, out: Path) -> None:
+    """Measure a bundle; there may be no project here, and if there is it lends its operations."""
+    from faperf.errors import ConfigError
     from faperf.harness import run_bundle
     from faperf.measuring import read_bundle, write_results
+    from faperf.operations import Operations, load_operations
+    from faperf.project import Project
 
-    results = run_bundle(read_bundle(bundle), lambda line: click.echo(line, err=True))
+    try:
+        project = Project.find(directory)
+    except ConfigError:
+        operations = Operations({})
+    else:
+        operations = load_operations(project)
+    results = run_bundle(read_bundle(bundle), operations, lambda line: click.echo(line, err=True))
     write_results(results, out)
     click.echo(f"{out}: {len(results.records)} records; bring it home and faperf import it")
     if results.wrong:
         sys.exit(WRONG)
+
+
+def _count(
+    workshop: Workshop,
+    selection: Any,
+    outcome: Outcome,
+    workloads: tuple[str, ...],
+    here: Any,
+    nvcc: str | None,
+    style: str,
+) -> None:
+    """Counters behind the ladder; where they are refused, a line says why and nothing fails."""
+    from faperf.counting import count_versions
+    from faperf.report.worth import counters_text
+
+    with progress_shown() as progress:
+        workshop.progress = progress
+        found = count_versions(workshop, selection, outcome, workloads, here.gpu, nvcc)
+    if found.rows:
+        click.echo("\n" + counters_text(found.rows, style))
+    for line in [*found.notes, *([found.refused] if found.refused else [])]:
+        complain(line)
+    if found.recorded:
+        click.echo(f"Recorded in {workshop.project.relative(found.recorded)}", err=True)
 
 
 def _run_commits(workshop: Workshop, span: str, selection: Any, skip_existing: bool) -> list[Outcome]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,6 +24,41 @@ REGRESSION = 3
 WRONG = 5
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Guarded:
+    """A stream of which GitHub Actions takes nothing for a command, whoever wrote it."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        from faperf.report.actions import harmless
+
+        written: int = self.stream.write(harmless(text))
+        return written
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "buffer":  # a way around
+            raise AttributeError(name)
+        return getattr(self.stream, name)
+
+
+def in_actions() -> bool:
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+def guard_output() -> None:
+    """From here on, what is printed in GitHub Actions is text and no command, but for `issue_commands`."""
+    if in_actions():
+        sys.stdout, sys.stderr = _Guarded(sys.stdout), _Guarded(sys.stderr)
+
+
+def issue_commands(commands: Iterable[str]) -> None:
+    """Workflow commands of our own. To stderr, which the runner reads as well: stdout may go to a file."""
+    stream = sys.stderr.stream if isinstance(sys.stderr, _Guarded) else sys.stderr
+    for command in commands:
+        print(command, file=stream, flush=True)
 
 
 def complain(message: str) -> None:

@@ -23,11 +23,11 @@ def check(directory: Path, style: str) -> None:
     from faperf.lint import lint
     from faperf.manifest import load_manifests
     from faperf.operations import load_operations
-    from faperf.report.terminal import as_json, table
+    from faperf.report.tables import as_json, table
 
     project = open_project(directory)
     manifests = load_manifests(project)
-    problems = lint(project, manifests, load_operations(project.config.operations))
+    problems = lint(project, manifests, load_operations(project))
     if style == "json":
         click.echo(as_json(problems))
     elif style == "markdown":
@@ -77,7 +77,7 @@ def doctor(directory: Path, nvcc: str | None, style: str) -> None:
       faperf doctor
     """
     from faperf.doctor import examine
-    from faperf.report.terminal import as_json, table
+    from faperf.report.tables import as_json, table
 
     found = examine(open_project(directory), nvcc)
     if style == "json":
@@ -153,7 +153,7 @@ def toolchain_list(directory: Path, style: str) -> None:
     """
     from faperf.compilers import added, default
     from faperf.errors import ToolchainError
-    from faperf.report.terminal import as_json, table
+    from faperf.report.tables import as_json, table
 
     project = open_project(directory)
     found = added(project.toolchains)
@@ -212,10 +212,10 @@ def machine_add(directory: Path, machine_class: str | None) -> None:
     from faperf.history import NO_GPU_CLASS, History
 
     if machine_class and (
-        not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", machine_class) or machine_class in ("builds", "reported")
+        not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", machine_class) or machine_class in ("builds", "external", "reported")
     ):
         raise click.BadParameter(
-            "lower-case letters, digits, '.' and '-'; not builds or reported", param_hint="--class"
+            "lower-case letters, digits, '.' and '-'; not builds, external or reported", param_hint="--class"
         )
     gpu, _ = find_gpu()
     name = machine_class or (gpu.machine_class if gpu else NO_GPU_CLASS)

@@ -66,6 +66,7 @@ def ladder(directory: Path, target: str | None, commit: str | None, workload: st
 @click.option("--all", "show_unchanged", is_flag=True, help="Show unchanged versions too.")
 @click.option("--rerun", "again", is_flag=True, help="Time both commits' builds interleaved here, on this GPU.")
 @click.option("--workload", metavar="NAME", help="Measured figures on this workload; each version's first by default.")
+@click.option("--sass", metavar="VERSION", help="Show how this version's instructions changed, folded to the loop.")
 @jobs_option
 @nvcc_option
 @format_option
@@ -78,6 +79,7 @@ def diff(
     show_unchanged: bool,
     again: bool,
     workload: str | None,
+    sass: str | None,
     jobs: int | None,
     nvcc: str | None,
     style: str,
@@ -91,15 +93,18 @@ def diff(
       faperf diff HEAD~1 HEAD
       faperf diff main --exit-code    the working tree against main
       faperf diff v1.0 HEAD --rerun    both interleaved on this machine's GPU
+      faperf diff HEAD~1 --sass v18    the instructions of v18 as well
     """
     from faperf.building import Selection, Workshop
     from faperf.comparison import diff as compare
     from faperf.comparison import rerun
     from faperf.errors import SelectionError
+    from faperf.explaining import loops_of_commits
     from faperf.figures import silicon_of
     from faperf.harness import Wish, rerun_commits, run_of, run_tree
     from faperf.judge import Verdict, thresholds_from
     from faperf.manifest import check_workloads, load_manifests
+    from faperf.report.explanation import loops_text
     from faperf.report.terminal import diff_text
 
     project = open_project(directory)
@@ -115,6 +120,7 @@ def diff(
         else:
             outcome = run_tree(workshop, Selection(), Wish())
             new, new_builds = outcome.run, outcome.builds
+        loops = loops_of_commits(workshop, old_commit, new_commit, sass) if sass else {}
     if workload:
         there = [name for entry in [*old.entries, *new.entries] for name in entry.launches]
         check_workloads([workload], [*load_manifests(project).workloads, *there])
@@ -128,7 +134,9 @@ def diff(
             workshop.progress = progress
             timings = rerun_commits(workshop, old_commit, new_commit, rows, (workload,) if workload else ())
         rows = rerun(rows, timings, limits)
-    click.echo(diff_text(rows, old, new, style, show_unchanged=show_unchanged))
+    click.echo(diff_text(rows, old, new, style, show_unchanged=show_unchanged, sass=loops))
+    if loops and style != "json":
+        click.echo("\n" + loops_text(loops, style))
     say_warnings(workshop.history)
     if exit_code:
         broken = any(row.verdict is Verdict.BROKEN for row in rows)
@@ -148,10 +156,19 @@ def show(directory: Path, version: str, style: str) -> None:
     """
     from faperf.comparison import ladder as build_ladder
     from faperf.errors import SelectionError
-    from faperf.figures import builds_of, informed, latest_run, open_repository, silicon_of
+    from faperf.figures import (
+        builds_of,
+        informed,
+        latest_run,
+        metrics_by_version,
+        open_repository,
+        silicon_of,
+        timings_of,
+    )
     from faperf.history import History
     from faperf.judge import thresholds_from
     from faperf.manifest import load_manifests
+    from faperf.operations import load_operations
     from faperf.report.terminal import show_text
 
     project = open_project(directory)
@@ -178,7 +195,15 @@ def show(directory: Path, version: str, style: str) -> None:
     }
     pairs = [(entry, builds.get(entry.build or "")) for entry in found]
     silicon = silicon_of(history, newest) if newest else {}
-    click.echo(show_text(manifests.versions.get(version), version, pairs, findings, reported, silicon, style))
+    partners = {m.timing.build for m in silicon.values() if m.timing} - set(
+        builds
+    )  # of equal code, measured for another
+    builds |= {key: build for key in partners if (build := history.build(key))}
+    worth = metrics_by_version(manifests, load_operations(project), builds, silicon)
+    timings = {entry.target: timings_of(history, newest, version, entry.target) for entry in found} if newest else {}
+    chosen = manifests.versions.get(version)
+    external = history.external(version)
+    click.echo(show_text(chosen, version, pairs, findings, reported, silicon, worth, timings, external, style))
     say_warnings(history)
 
 

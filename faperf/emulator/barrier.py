@@ -5,6 +5,7 @@ Both carry a vector clock: who arrives tells what he knows, who waits is told.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -236,6 +237,41 @@ class CtaWait:
             f"at barrier {self.number} of the CTA, where {int(self.counter.pending[cta])} of "
             f"{int(self.counter.count[cta])} warps are missing"
         )
+
+
+class WaitEach:
+    """Warps that run together and wait at barriers of different numbers."""
+
+    def __init__(self, path: Path, waits: list[tuple[Array, CtaWait]]) -> None:
+        self.waits = [wait for _, wait in waits]
+        self.ins = self.waits[0].ins
+        self._which = np.zeros(path.wave.lanes, np.int64)
+        for index, (lanes, _) in enumerate(waits):
+            self._which[lanes] = index
+
+    def _parts(self, path: Path) -> Iterator[tuple[CtaWait, Array, Path]]:
+        """(wait, which of the path's lanes, a path of them)."""
+        lanes = path.lanes()
+        for index, wait in enumerate(self.waits):
+            which = np.flatnonzero(self._which[lanes] == index)
+            if len(which):
+                yield wait, which, Path(path.wave, lanes[which], 0, None)
+
+    def ready(self, path: Path) -> Array:
+        ready = np.zeros(len(path.lanes()), bool)
+        for wait, which, part in self._parts(path):
+            ready[which] = wait.ready(part)
+        return ready
+
+    def proceed(self, path: Path) -> None:
+        for wait, _, part in self._parts(path):
+            wait.proceed(part)
+
+    def give_up(self, path: Path) -> bool:  # noqa: ARG002
+        return False
+
+    def describe(self, path: Path) -> str:
+        return next(wait.describe(part) for wait, _, part in self._parts(path))
 
 
 class PhaseWait:

@@ -13,7 +13,6 @@ import numpy as np
 from faperf.emulator import LOCKSTEP, ops_arithmetic, ops_data, ops_sm80, ops_sm90, ops_sm100
 from faperf.emulator.decode import Program, decode
 from faperf.emulator.fault import NotEmulatedError
-from faperf.emulator.matrix import HALF
 from faperf.emulator.memory import Global
 from faperf.emulator.ops_sm90 import MAP_MAGIC, TensorMap
 from faperf.emulator.ptx import Instruction, Module
@@ -32,14 +31,16 @@ SCALARS = {"i32": "<i", "u32": "<I", "i64": "<q", "u64": "<Q"}
 class Device:
     """Tensors in emulated memory, and the launches that run over them.
 
-    `tensors` maps each name to its array; they are copied in. Programs are decoded once a kernel.
+    `tensors` maps each name to its array; they are copied in. Programs are decoded once a kernel. With `exact_sums` matrix
+    products are summed bit for bit as an H200 sums them (`tensor_core`), which is slow.
     """
 
-    def __init__(self, module: Module, tensors: Mapping[str, Any]) -> None:
-        self.module = module
+    def __init__(self, module: Module, tensors: Mapping[str, Any], exact_sums: bool = False) -> None:
+        self.module, self.exact_sums = module, exact_sums
         self.memory = Global()
         self.addresses = {name: self.memory.add(name, content) for name, content in tensors.items()}
         self.shapes = {name: content.shape for name, content in tensors.items()}
+        self.units = {name: content.itemsize for name, content in tensors.items()}
         self.executed = 0
         """Warp-instructions, over all launches."""
         self.trace: Callable[[Path, Instruction], None] | None = None
@@ -82,6 +83,7 @@ class Device:
             part = ctas[first : first + together]
             wave = Wave(program, part, launch.grid, launch.block, self.memory, launch.smem, wave)
             wave.extra["parameters"], wave.extra["maps"] = parameters, self._maps
+            wave.extra["exact_sums"] = self.exact_sums
             for row, name in program.global_rows:
                 wave.registers[64][row] = self._variables[name]
             scheduler = Scheduler(wave, schedule, seed + first)
@@ -111,12 +113,13 @@ class Device:
         shape, box = self.shapes[argument.tensor_map], tuple(argument.box)
         if len(shape) != len(box):
             raise NotEmulatedError(f"a tensor map of {len(box)} dimensions over a tensor of {len(shape)}")
-        if argument.swizzle and box[0] * HALF > argument.swizzle:
-            raise NotEmulatedError(f"a tensor map with rows of {box[0] * HALF} bytes and swizzle {argument.swizzle}")
+        unit = self.units[argument.tensor_map]
+        if argument.swizzle and box[0] * unit > argument.swizzle:
+            raise NotEmulatedError(f"a tensor map with rows of {box[0] * unit} bytes and swizzle {argument.swizzle}")
         sizes = tuple(reversed(shape))
-        strides = [HALF]
+        strides = [unit]
         for size in sizes[:-1]:
             strides.append(strides[-1] * size)
         address = self.addresses[argument.tensor_map]
-        self._maps.append(TensorMap(address, sizes, tuple(strides), box, argument.swizzle))
+        self._maps.append(TensorMap(address, sizes, tuple(strides), box, argument.swizzle, unit))
         return (MAP_MAGIC + struct.pack("<I", len(self._maps) - 1)).ljust(128, b"\0")

@@ -13,6 +13,7 @@ import numpy as np
 
 from faperf.emulator.fault import BAD_DESCRIPTOR, DiagnosisError, NotEmulatedError
 from faperf.emulator.ptx import Instruction
+from faperf.emulator.rounding import from_brain
 from faperf.emulator.state import Array
 
 HALF = 2
@@ -52,20 +53,6 @@ def _descriptor(bits: int, swizzle: int, ins: Instruction) -> Descriptor:
     return Descriptor((bits & 0x3FFF) << 4, (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4, swizzle)
 
 
-THREADS_FROM = 1 << 18
-"""Multiply-adds of a product for which OpenBLAS starts threads, which on shared cores costs more than it saves."""
-
-
-def product(a: Array, b: Array) -> Array:
-    """[cta, m, k] · [cta, k, n], by one thread."""
-    m, k, n = a.shape[1], a.shape[2], b.shape[2]
-    rows = max(1, THREADS_FROM // (k * n))
-    if rows >= m:
-        whole: Array = np.matmul(a, b)
-        return whole
-    return np.concatenate([np.matmul(a[:, first : first + rows], b) for first in range(0, m, rows)], axis=1)
-
-
 def swizzled(address: Array, swizzle: int) -> Array:
     """Absolute shared addresses as a swizzle of 0, 32, 64 or 128 bytes places them."""
     bits = {0: 0, 32: 1, 64: 3, 128: 7}[swizzle]
@@ -82,22 +69,19 @@ class Footprint:
     chunks: Array
     across: bool
 
-    def gather(self, memory: Array, base: Array) -> Array:
-        """[cta, rows, depth] in float32, of chunks [chunk, 8] of 16 bits; `base` is the first chunk of each CTA."""
-        found = memory.take(base[:, None, None] + self.chunks, axis=0).view(np.float16)
-        found = found.reshape(len(base), len(self.chunks), -1).astype(np.float32)
+    def gather(self, memory: Array, base: Array, brain: bool = False) -> Array:
+        """[cta, rows, depth] in float32, of chunks [chunk, 8] of 16 bits; `base` is the first chunk of each CTA.
+
+        The 16 bits are those of a half, or with `brain` of a bfloat16.
+        """
+        bits = memory.take(base[:, None, None] + self.chunks, axis=0)
+        found: Array = from_brain(bits) if brain else bits.view(np.float16).astype(np.float32)
+        found = found.reshape(len(base), len(self.chunks), -1)
         return found.transpose(0, 2, 1) if self.across else found
 
 
-def footprint(d: Descriptor, rows: int, depth: int, across: bool, ins: Instruction) -> Footprint:
-    """Raises NotEmulatedError."""
-    if across and not d.swizzle:
-        raise NotEmulatedError("an MN-major operand without a swizzle", ins.place)
-    return _footprint(d, rows, depth, across)
-
-
 @lru_cache(maxsize=4096)
-def _footprint(d: Descriptor, rows: int, depth: int, across: bool) -> Footprint:
+def footprint(d: Descriptor, rows: int, depth: int, across: bool) -> Footprint:
     address = addresses_of(d, rows, depth, across)
     return Footprint((address[::8].T if across else address[:, ::8]) >> 4, across)
 
@@ -107,12 +91,14 @@ def addresses_of(d: Descriptor, rows: int, depth: int, across: bool) -> Array:
 
     K-major: rows of `swizzle` bytes in groups of 8, `stride` from group to group; without a swizzle core matrices of 8 rows of
     16 bytes, `leading` from one to the next along k. `across` (MN-major): lines of k that hold `swizzle` bytes of rows, 8 of
-    them a group, `stride` from group to group, `leading` to the next `swizzle` bytes of rows.
+    them a group, `stride` from group to group, `leading` to the next `swizzle` bytes of rows; without a swizzle core matrices
+    of 8 lines of 16 bytes, `leading` from one to the next along k and `stride` along the rows.
     """
     row, k = np.arange(rows)[:, None], np.arange(depth)[None, :]
     if across:
-        width = d.swizzle // HALF
-        offset = row // width * d.leading + k // GROUP * d.stride + k % GROUP * d.swizzle + row % width * HALF
+        width = d.swizzle // HALF or 8
+        across_rows, along_k = (d.leading, d.stride) if d.swizzle else (d.stride, d.leading)
+        offset = row // width * across_rows + k // GROUP * along_k + k % GROUP * width * HALF + row % width * HALF
     elif d.swizzle:
         offset = row // GROUP * d.stride + row % GROUP * d.swizzle + k * HALF
     else:

@@ -1,8 +1,7 @@
 """Arithmetic, logic, shifts and comparisons of every generation.
 
 Sections of the PTX ISA manual: "Integer Arithmetic Instructions", "Floating Point Instructions", "Half Precision …",
-"Comparison and Selection", "Logic and Shift". Approximate functions are as exact as numpy's; fma rounds once up to a rare
-double rounding through float64.
+"Comparison and Selection", "Logic and Shift". Approximate functions are as exact as numpy's.
 """
 
 from __future__ import annotations
@@ -17,57 +16,126 @@ from faperf.emulator.decode import Decoder, handles
 from faperf.emulator.fault import NotEmulatedError
 from faperf.emulator.ops_common import Elementwise, computed, only, type_of, ufunc
 from faperf.emulator.ptx import Instruction
+from faperf.emulator.rounding import (
+    EDGE,
+    HALF_EDGE,
+    HALF_TINY,
+    MODES,
+    TINY,
+    brain,
+    doubtful,
+    flushed,
+    from_brain,
+    fused,
+    fused_double,
+    half,
+    largest,
+    odd_single,
+    odd_sum,
+    positive,
+    saturated,
+    single,
+)
 from faperf.emulator.state import DTYPES, STORAGE, Array
 
 PLAIN = {"add": np.add, "sub": np.subtract, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+SMALL = ("f16", "f16x2", "bf16", "bf16x2")
 
 
 @handles("add", "sub", memory=PURE)
 def _add(d: Decoder, ins: Instruction) -> Elementwise:
-    only(ins, "f16x2", "f32x2")
+    only(ins, *SMALL, "f32x2", *MODES)
     return _two(d, ins, PLAIN[ins.parts[0]])
 
 
 def _two(d: Decoder, ins: Instruction, function: Any) -> Elementwise:
     kind = type_of(ins)
     if "f32x2" in ins:
-        return _packed_single(d, ins, function)
-    if kind in ("f16", "f16x2"):
+        return _packed_single(d, ins, lambda a, b: function(a, b))
+    if kind in SMALL:
         return _half(d, ins, lambda a, b: function(a, b))
+    mode = _mode(ins)
+    if kind == "f32" and mode != "rn":
+
+        def directed(a: Array, b: Array) -> Array:
+            x, y = a.astype(np.float64), b.astype(np.float64)
+            if function is np.multiply:
+                return single(x * y, mode)
+            return single(odd_sum(x, y if function is np.add else -y, mode), mode)
+
+        return computed(d, kind, [(kind, text) for text in ins.operands[1:]], ins.operands[0], directed, ins)
+    if mode != "rn":
+        raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
+    if kind == "f32" and "ftz" in ins and function is np.multiply:
+
+        def flushing(a: Array, b: Array) -> Array:
+            result = a * b
+            edge = np.abs(result) == TINY
+            if edge.any():
+                result = np.where(edge, single(flushed(a.astype(np.float64) * b, EDGE)), result)
+            return result
+
+        return computed(d, kind, [(kind, text) for text in ins.operands[1:]], ins.operands[0], flushing, ins)
     return ufunc(d, ins, function, kind, ins.operands[1:], ins.operands[0])
 
 
+def _mode(ins: Instruction) -> str:
+    return next((part for part in ins.parts if part in MODES), "rn")
+
+
 def _half(d: Decoder, ins: Instruction, function: Callable[..., Array]) -> Elementwise:
-    """f16 and f16x2: computed in float32 (float64 for fma) and rounded once."""
-    width = 32 if "f16x2" in ins else 16
-    wide: Any = np.float64 if len(ins.operands) == 4 else np.float32
+    """f16, bf16 and pairs of them: computed in float32, or by `function` in float64 rounded to odd, and rounded once.
+
+    float32 has more than twice their bits, so that rounding to it first does no harm ("double rounding is innocuous").
+    """
+    if _mode(ins) != "rn":
+        raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
+    width = 32 if ins.parts[-1].endswith("x2") else 16
+    ftz, sat, relu, of_brain = "ftz" in ins, "sat" in ins, "relu" in ins, "bf16" in ins.parts[-1]
     store, kind = STORAGE[width], f"u{width}"
 
+    def taken(row: Array) -> Array:
+        halves = row.view(np.uint16)
+        values = from_brain(halves) if of_brain else halves.view(np.float16).astype(np.float32)
+        return flushed(values, TINY if of_brain else HALF_TINY) if ftz else values
+
     def rounded(*rows: Array) -> Array:
-        result: Array = function(*(row.view(np.float16).astype(wide) for row in rows)).astype(np.float16).view(store)
-        return result
+        result = function(*(taken(row) for row in rows))
+        if relu:
+            result = positive(result)
+        if sat:
+            result = saturated(result)
+        if of_brain:
+            result = odd_single(result) if result.dtype == np.float64 else result
+            result = brain(flushed(result) if ftz else result)
+        else:
+            result = half(flushed(result, HALF_EDGE) if ftz else result).view(np.uint16)
+        packed: Array = result.view(store)
+        return packed
 
     return computed(d, kind, [(kind, text) for text in ins.operands[1:]], ins.operands[0], rounded, ins)
 
 
 def _packed_single(d: Decoder, ins: Instruction, function: Callable[..., Array]) -> Elementwise:
     """f32x2: two floats in 64 bits."""
+    if _mode(ins) != "rn":
+        raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
+    ftz = "ftz" in ins
 
     def both(*rows: Array) -> Array:
-        values = [row.view(np.float32) for row in rows]
-        if len(values) == 3:
-            values = [value.astype(np.float64) for value in values]
-        result: Array = function(*values).astype(np.float32).view(np.uint64)
-        return result
+        values = [flushed(row.view(np.float32)) if ftz else row.view(np.float32) for row in rows]
+        result = function(*values).astype(np.float32)
+        packed: Array = (flushed(result) if ftz else result).view(np.uint64)
+        return packed
 
     return computed(d, "u64", [("u64", text) for text in ins.operands[1:]], ins.operands[0], both, ins)
 
 
 @handles("mul", memory=PURE)
 def _mul(d: Decoder, ins: Instruction) -> Elementwise:
-    only(ins, "f16x2", "f32x2")
+    only(ins, *SMALL, "f32x2", *MODES)
     kind = type_of(ins)
-    if kind[0] == "f" or "f32x2" in ins or "lo" in ins:
+    if kind[0] == "f" or kind in SMALL or "f32x2" in ins or "lo" in ins:
         return _two(d, ins, np.multiply)
     a, b = ins.operands[1:]
     bits = int(kind[1:])
@@ -107,35 +175,48 @@ def _mad(d: Decoder, ins: Instruction) -> Elementwise:
 
 @handles("fma", memory=PURE)
 def _fma(d: Decoder, ins: Instruction) -> Elementwise:
-    only(ins, "f16x2", "f32x2")
-    kind = type_of(ins)
+    """One rounding. The usual way through float64 rounds twice where float64's own result lies half-way between two floats."""
+    only(ins, *SMALL, "f32x2", "relu", *MODES)
+    kind, mode = type_of(ins), _mode(ins)
     if "f32x2" in ins:
-        return _packed_single(d, ins, lambda x, y, z: x * y + z)
-    if kind in ("f16", "f16x2"):
-        return _half(d, ins, lambda x, y, z: x * y + z)
+        return _packed_single(d, ins, lambda x, y, z: single(fused(x, y, z)))
+    if kind in SMALL:
+        return _half(d, ins, fused)
     sources = [(kind, text) for text in ins.operands[1:]]
     if kind == "f64":
-        return computed(d, kind, sources, ins.operands[0], lambda x, y, z: x * y + z, ins)
-    return computed(
-        d, kind, sources, ins.operands[0], lambda x, y, z: x.astype(np.float64) * y + z.astype(np.float64), ins
-    )
+        if mode != "rn":
+            raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
+        return computed(d, kind, sources, ins.operands[0], fused_double, ins)
+
+    def once(x: Array, y: Array, z: Array) -> Array:
+        total = x.astype(np.float64) * y + z
+        if mode == "rn" and not doubtful(total).any():
+            return total.astype(np.float32)
+        total = fused(x, y, z, mode)
+        return single(flushed(total, EDGE) if "ftz" in ins else total, mode)
+
+    return computed(d, kind, sources, ins.operands[0], once, ins)
 
 
 @handles("min", "max", memory=PURE)
 def _extreme(d: Decoder, ins: Instruction) -> Elementwise:
-    only(ins, "NaN", "f16x2", "xorsign", "abs")
+    only(ins, "NaN", *SMALL, "xorsign", "abs")
     if "xorsign" in ins or "abs" in ins:
         raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
-    kind, largest = type_of(ins), ins.parts[0] == "max"
-    function: Any = np.maximum if largest else np.minimum
-    if kind[0] == "f" and "NaN" not in ins:
-        function = np.fmax if largest else np.fmin
-    if kind in ("f16", "f16x2"):
-        return _half(d, ins, lambda *values: _fold(function, values))
-    if len(ins.operands) == 3:
-        return ufunc(d, ins, function, kind, ins.operands[1:], ins.operands[0])
+    kind, least, nan = type_of(ins), ins.parts[0] == "min", "NaN" in ins
+    if kind in SMALL:
+        return _half(d, ins, lambda *values: _fold(lambda a, b: largest(a, b, least, nan), values))
     sources = [(kind, text) for text in ins.operands[1:]]
-    return computed(d, kind, sources, ins.operands[0], lambda *values: _fold(function, values), ins)
+    if kind[0] == "f":
+        return computed(
+            d,
+            kind,
+            sources,
+            ins.operands[0],
+            lambda *values: _fold(lambda a, b: largest(a, b, least, nan), values),
+            ins,
+        )
+    return ufunc(d, ins, np.minimum if least else np.maximum, kind, ins.operands[1:], ins.operands[0])
 
 
 def _fold(function: Any, values: tuple[Array, ...]) -> Array:
@@ -163,9 +244,9 @@ def _not(d: Decoder, ins: Instruction) -> Elementwise:
 
 @handles("neg", "abs", memory=PURE)
 def _sign(d: Decoder, ins: Instruction) -> Elementwise:
-    only(ins, "f16x2")
+    only(ins, *SMALL)
     kind, function = type_of(ins), np.negative if ins.parts[0] == "neg" else np.abs
-    if kind in ("f16", "f16x2"):
+    if kind in SMALL:
         return _half(d, ins, lambda a: function(a))
     return ufunc(d, ins, function, kind, ins.operands[1:], ins.operands[0])
 
@@ -248,12 +329,15 @@ def _extract(d: Decoder, ins: Instruction) -> Elementwise:
 
     def extract(x: Array, p: Array, n: Array) -> Array:
         p, n = p & np.uint32(255), np.minimum(n & np.uint32(255), bits)
-        u = x.astype(np.uint64) if kind[0] == "u" else x.astype(np.int64).astype(np.uint64)
-        shifted = np.where(p < 64, u >> np.minimum(p, 63).astype(np.uint64), 0).astype(np.uint64)
-        ones = np.where(n < 64, (np.uint64(1) << np.minimum(n, 63).astype(np.uint64)) - np.uint64(1), ~np.uint64(0))
-        found = shifted & ones.astype(np.uint64)
+        shift = np.minimum(p, 63)
+        u = x.astype(np.uint64) >> shift.astype(np.uint64)
         if kind[0] == "s":
-            top = np.where(n > 0, (found >> (np.maximum(n, 1) - 1).astype(np.uint64)) & np.uint64(1), 0)
+            u = (x.astype(np.int64) >> shift.astype(np.int64)).astype(np.uint64)
+        ones = np.where(n < 64, (np.uint64(1) << np.minimum(n, 63).astype(np.uint64)) - np.uint64(1), ~np.uint64(0))
+        found = u & ones.astype(np.uint64)
+        if kind[0] == "s":
+            last = np.minimum(p.astype(np.int64) + n - 1, bits - 1)  # beyond the top bit it is the top bit
+            top = np.where(n > 0, (x.astype(np.int64) >> np.maximum(last, 0)) & 1, 0)
             found = np.where(top > 0, found | ~ones.astype(np.uint64), found)
         return found.astype(DTYPES[f"u{bits}"]).view(DTYPES[kind])
 
@@ -298,6 +382,10 @@ def _count(d: Decoder, ins: Instruction) -> Elementwise:
 def _divide(d: Decoder, ins: Instruction) -> Elementwise:
     only(ins)
     kind = type_of(ins)
+    if kind[0] == "f" and "approx" in ins:
+        return computed(
+            d, kind, [(kind, text) for text in ins.operands[1:]], ins.operands[0], _approximate_quotient, ins
+        )
     if kind[0] == "f":
         return ufunc(d, ins, np.divide, kind, ins.operands[1:], ins.operands[0])
     quotient = ins.parts[0] == "div"
@@ -314,6 +402,11 @@ def _divide(d: Decoder, ins: Instruction) -> Elementwise:
     return computed(d, kind, sources, ins.operands[0], truncated, ins)
 
 
+def _approximate_quotient(x: Array, y: Array) -> Array:
+    """PTX ISA "div.approx": for 2^126 < |y| the reciprocal is 0."""
+    return np.where((np.abs(y) > np.float32(2.0**126)) & np.isfinite(y), x * np.copysign(np.float32(0), y), x / y)
+
+
 FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     "ex2": np.exp2, "lg2": np.log2, "rcp": np.reciprocal, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
     "tanh": np.tanh, "sin": np.sin, "cos": np.cos,
@@ -322,9 +415,9 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 
 @handles(*FUNCTIONS, memory=PURE)
 def _function(d: Decoder, ins: Instruction) -> Elementwise:
-    only(ins, "f16x2")
+    only(ins, *SMALL)
     kind, function = type_of(ins), FUNCTIONS[ins.parts[0]]
-    if kind in ("f16", "f16x2"):
+    if kind in SMALL:
         return _half(d, ins, function)
     if isinstance(function, np.ufunc):
         return ufunc(d, ins, function, kind, ins.operands[1:], ins.operands[0])
@@ -349,8 +442,7 @@ def _set_predicate(d: Decoder, ins: Instruction) -> Elementwise:
     compare = COMPARE[ins.parts[1]]
     if ins.parts[1] == "ne" and kind[0] == "f":
         compare = lambda a, b: (a < b) | (a > b)  # noqa: E731
-    both = ins.operands[0].split("|")
-    bits = int(kind[1:])
+    both, bits = ins.operands[0].split("|"), int(kind[1:])
     sources = [(kind, d.row(text, bits)) for text in ins.operands[1:3]]
     combine, inverse = None, False
     if len(ins.operands) == 4:

@@ -16,9 +16,9 @@ from faperf.emulator.fault import DiagnosisError, NotEmulatedError
 from faperf.emulator.matrix import Footprint
 from faperf.emulator.memory import CHUNK, SHARED_WINDOW
 from faperf.emulator.ptx import TYPE_BITS, Instruction
+from faperf.emulator.rounding import flushed, saturated
 from faperf.emulator.state import Array, Path, bits_of
 
-TINY = np.float32(2.0**-126)
 IGNORED = {
     "rn", "approx", "full", "wide", "lo", "hi", "ftz", "sat", "sync", "uni", "relaxed", "acquire", "release", "gpu", "cta",
     "sys", "weak", "volatile", "global", "shared", "shared::cta", "local", "param", "const", "nc", "ca", "cg", "cs", "lu",
@@ -41,13 +41,6 @@ def only(ins: Instruction, *allowed: str) -> None:
     for part in ins.parts[1:]:
         if part not in IGNORED and part not in allowed and part not in TYPE_BITS:
             raise NotEmulatedError(f"no emulation of .{part} in {ins.opcode}", ins.place)
-
-
-def flush(values: Array) -> None:
-    """Subnormal floats to zero of the same sign (.ftz), in place."""
-    small = np.abs(values) < TINY
-    if small.any():
-        np.multiply(values, np.float32(0), out=values, where=small)
 
 
 def selected(rows: Sequence[int], each: bool = False) -> Any:
@@ -75,30 +68,39 @@ class Elementwise:
     ) -> None:  # fmt: skip
         self.outs, self.sources, self.function = outs, sources, function
         kinds = tuple(kind for kind, _ in outs)
-        self.ftz, self.sat = "ftz" in ins and kinds == ("f32",), "sat" in ins and kinds[0][0] == "f"
-        self.direct = isinstance(function, np.ufunc) and all(kind == kinds[0] for kind, _ in sources)
+        self.ftz, self.sat = "ftz" in ins, "sat" in ins and kinds[0][0] == "f"
+        self.direct = (
+            isinstance(function, np.ufunc) and not self.sat and all(kind == kinds[0] for kind, _ in sources)
+            and not (self.ftz and kinds[0] == "f32")
+        )  # fmt: skip
         self.key = (ins.parts, kinds, tuple(kind for kind, _ in sources), extra)
 
     def run(self, path: Path) -> None:
         r = path.r
-        kind, to = self.outs[0]
-        sources = [r[k][row] for k, row in self.sources]
-        if self.direct and not self.sat and not self.ftz:
-            self.function(*sources, out=r[kind][to], where=path.mask)
+        if self.direct:
+            kind, to = self.outs[0]
+            self.function(*[r[k][row] for k, row in self.sources], out=r[kind][to], where=path.mask)
             return
-        self._put([r[k][row] for k, row in self.outs], self.function(*sources), path.mask)
-
-    def _put(self, outs: list[Array], result: Any, mask: Any) -> None:
-        for out, values in zip(outs, result if len(outs) > 1 else (result,), strict=True):
-            if self.sat:
-                values = np.nan_to_num(np.clip(values, 0, 1))
-            if self.ftz:
-                values = values.astype(np.float32, copy=False)
-                flush(values)
-            if mask is True:
-                out[...] = values
+        for (kind, row), values in zip(self.outs, self.results([r[k][row] for k, row in self.sources]), strict=True):
+            if path.mask is True:
+                r[kind][row][...] = values
             else:
-                np.copyto(out, values, where=mask, casting="unsafe")
+                np.copyto(r[kind][row], values, where=path.mask, casting="unsafe")
+
+    def results(self, sources: list[Array]) -> Sequence[Array]:
+        """One for each out, with .ftz of floats that go in and come out, and .sat."""
+        if self.ftz:
+            sources = [
+                flushed(values) if kind == "f32" else values
+                for (kind, _), values in zip(self.sources, sources, strict=True)
+            ]
+        made = self.function(*sources)
+        results = made if len(self.outs) > 1 else (made,)
+        if self.sat:
+            results = tuple(saturated(values) for values in results)
+        if self.ftz and self.outs[0][0] == "f32":
+            results = tuple(flushed(values) for values in results)
+        return results
 
     @staticmethod
     def together(parts: list[Elementwise]) -> Operation:
@@ -110,30 +112,24 @@ class Elementwise:
         outs = [(kind, selected([part.outs[n][1] for part in parts])) for n, (kind, _) in enumerate(first.outs)]
         if any(len({part.outs[n][1] for part in parts}) < count for n in range(len(outs))):  # `_` more than once
             return _in_turn(parts)
-        plain, direct = not any(isinstance(rows, np.ndarray) for _, rows in outs), first.direct and not first.sat
-        function, ftz, put = first.function, first.ftz, first._put
+        plain = not any(isinstance(rows, np.ndarray) for _, rows in outs)
+        direct, function, results = first.direct and plain, first.function, first.results
 
         def run(path: Path) -> None:
             tables, mask = path.r.tables, path.mask
             values = [tables[kind][rows] for kind, rows in sources]
-            if plain and direct and mask is True:
+            if direct and mask is True:
                 kind, rows = outs[0]
-                out = tables[kind][rows]
-                function(*values, out=out)
-                if ftz:
-                    flush(out)
+                function(*values, out=tables[kind][rows])
                 return
-            result = function(*values)
-            if plain:
-                put([tables[kind][rows] for kind, rows in outs], result, mask)
-                return
-            for (kind, rows), made in zip(outs, result if len(outs) > 1 else (result,), strict=True):
-                part = np.empty((count, path.stop - path.start), tables[kind].dtype)
-                put([part], made, True)
+            for (kind, rows), made in zip(outs, results(values), strict=True):
+                table = tables[kind]
                 if mask is True:
-                    tables[kind][rows] = part
+                    table[rows] = made
+                elif plain:
+                    np.copyto(table[rows], made, where=mask, casting="unsafe")
                 else:
-                    tables[kind][rows] = np.where(mask, part, tables[kind][rows])
+                    table[rows] = np.where(mask, made, table[rows])
 
         return run
 

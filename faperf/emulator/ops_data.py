@@ -24,6 +24,7 @@ from faperf.emulator.ops_common import (
     type_of,
 )
 from faperf.emulator.ptx import TYPE_BITS, Instruction
+from faperf.emulator.rounding import brain, half, positive
 from faperf.emulator.state import DTYPES, STORAGE, WARP, Array, Path
 
 # ── moves and conversions ────────────────────────────────────────────────────────────────────────────────────────────
@@ -69,44 +70,48 @@ ROUND: dict[str, Callable[[Array], Array]] = {
 
 @handles("cvt", memory=PURE)
 def _convert(d: Decoder, ins: Instruction) -> Elementwise:
-    only(ins, *ROUND, "bf16", "bf16x2", "relu")
+    only(ins, *ROUND, "bf16", "bf16x2", "relu", "satfinite")
     kinds = [canonical(part) for part in ins.parts[1:] if part in TYPE_BITS or part in ("bf16", "bf16x2")]
     target, source = kinds
-    if "relu" in ins or (target not in ("f16x2", "bf16x2") and len(ins.operands) != 2):
-        raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
-    if target == "f16x2" and source == "f32" and "rn" in ins:
-        singles = [("f32", text) for text in ins.operands[1:]]
-        return computed(d, "u32", singles, ins.operands[0], _two_halves, ins)
-    if target == "bf16x2" and source == "f32" and "rn" in ins:
-        return computed(
-            d, "u32", [("u32", ins.operands[1]), ("u32", ins.operands[2])], ins.operands[0],
-            lambda hi, lo: to_bfloat(hi).astype(np.uint32) << np.uint32(16) | to_bfloat(lo), ins,
-        )  # fmt: skip
-    if target == "bf16" and source == "f32" and "rn" in ins:
-        return computed(d, "u16", [("u32", ins.operands[1])], ins.operands[0], to_bfloat, ins)
+    if source == "f32" and target in ("f16", "bf16", "f16x2", "bf16x2"):
+        return _narrow(d, ins, target)
     if source == "bf16" and target == "f32":
         return computed(
             d, "u32", [("u16", ins.operands[1])], ins.operands[0], lambda x: x.astype(np.uint32) << np.uint32(16), ins
         )
-    if "bf16" in kinds or "bf16x2" in kinds or "f16x2" in kinds:
+    if {"bf16", "bf16x2", "f16x2"} & set(kinds) or {"relu", "satfinite"} & set(ins.parts) or len(ins.operands) != 2:
         raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
     return _convert_plain(d, ins, target, source)
 
 
-def _two_halves(high: Array, low: Array) -> Array:
-    both = np.empty((*np.broadcast_shapes(high.shape, low.shape), 2), np.float16)
-    both[..., 0], both[..., 1] = low, high
-    packed: Array = both.view(np.uint32)[..., 0]
-    return packed
+LARGEST = {"f16": np.float32(65504), "bf16": np.float32(2.0**128 - 2.0**120)}
 
 
-def to_bfloat(x: Array) -> Array:
-    """Bits of float32 → bits of bfloat16, to nearest even."""
-    rounded = (
-        (x.astype(np.uint64) + np.uint64(0x7FFF) + ((x >> np.uint32(16)) & np.uint32(1))) >> np.uint64(16)
-    ).astype(np.uint16)
-    nan = (x & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
-    return np.where(nan, np.uint16(0x7FFF), rounded)
+def _narrow(d: Decoder, ins: Instruction, target: str) -> Elementwise:
+    """One or two f32 to f16 or bf16; of two the first is the upper half."""
+    mode = next((part for part in ins.parts if part in ("rn", "rz")), None)
+    if mode is None or "sat" in ins:
+        raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
+    kind, relu, finite = target.removesuffix("x2"), "relu" in ins, "satfinite" in ins
+    round_to = brain if kind == "bf16" else lambda x, mode: half(x, mode).view(np.uint16)
+
+    def bits(x: Array) -> Array:
+        if relu:
+            x = positive(x)
+        if finite:
+            x = np.clip(x, -LARGEST[kind], LARGEST[kind])
+        return round_to(x, mode)
+
+    if target == kind:
+        return computed(d, "u16", [("f32", ins.operands[1])], ins.operands[0], bits, ins)
+
+    def pack(high: Array, low: Array) -> Array:
+        both = np.empty((*np.broadcast_shapes(high.shape, low.shape), 2), np.uint16)
+        both[..., 0], both[..., 1] = bits(low), bits(high)
+        packed: Array = both.view(np.uint32)[..., 0]
+        return packed
+
+    return computed(d, "u32", [("f32", text) for text in ins.operands[1:]], ins.operands[0], pack, ins)
 
 
 def _convert_plain(d: Decoder, ins: Instruction, target: str, source: str) -> Elementwise:
@@ -128,6 +133,8 @@ def _convert_plain(d: Decoder, ins: Instruction, target: str, source: str) -> El
             low, high = float(limit.min), float(limit.max)
             result = np.where(whole >= high, limit.max, np.clip(whole, low, np.nextafter(high, 0)).astype(narrow_to))
             value = result.astype(narrow_to)
+            if limit.bits == 64:  # a NaN is 0 in 32 bits and less, and the top bit alone in 64
+                value = np.where(np.isnan(x), np.uint64(1 << 63).astype(narrow_to), value)
         elif from_float and target == source:
             value = mode(value) if mode is not None and any(p.endswith("i") for p in ins.parts if p in ROUND) else value
         elif sat and not to_float:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from faperf.emulator import tensor_core
 from faperf.emulator.batch import WRITE
 from faperf.emulator.decode import Decoder, Operation, addresses, handles
 from faperf.emulator.fault import (
@@ -25,7 +26,7 @@ from faperf.emulator.fault import (
     DiagnosisError,
     NotEmulatedError,
 )
-from faperf.emulator.matrix import footprint, product, tcgen05_descriptor
+from faperf.emulator.matrix import footprint, tcgen05_descriptor
 from faperf.emulator.memory import CLOCK_BITS
 from faperf.emulator.ops_common import in_turn_where_wrong, only, selected, spaces, together, within
 from faperf.emulator.ops_sm80 import barrier_address
@@ -443,12 +444,13 @@ class TensorMma:
     def do(path: Path, parts: list[TensorMma]) -> None:
         """Those that add to the accumulator of the one before become one product over all their k."""
         warps, given = path.flat_warps, [part.given(path) for part in parts]
+        apart = bool(path.wave.extra.get("exact_sums"))  # by the k of one instruction
         alike = all((each == each[:, :1]).all() for each in given) and len(set(path.ctas.tolist())) == len(warps)
         for lanes in [slice(None)] if alike else [slice(n, n + 1) for n in range(len(warps))]:
             chain: list[tuple[TensorMma, list[int]]] = []
             for part, each in zip(parts, given, strict=True):
                 mine = each[:, lanes][:, 0].tolist()
-                if chain and not (mine[0] == chain[0][1][0] and mine[3] == chain[0][1][3] and mine[4]):
+                if chain and (apart or not (mine[0] == chain[0][1][0] and mine[3] == chain[0][1][3] and mine[4])):
                     Product(path, warps[lanes], chain).run()
                     chain = []
                 chain.append((part, mine))
@@ -495,20 +497,21 @@ class Product:
         finally:
             wave.clocks[self.flat, self.agent] = before
         left, right = (parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2) for parts in (lefts, rights))
-        total = product(right, left.transpose(0, 2, 1))  # of D, the transpose: as cells lie
-        total = total.reshape(-1, self.n, 4, self.m // 4).transpose(1, 2, 0, 3)
         at = (slice(first, first + self.n), slice(None), self.which, slice(half, half + self.m // 4))
+        before = None
         if self.adds:
             if not tmem.written[at].all():
                 raise DiagnosisError(
                     UNINITIALISED, f"{self.who} adds to an accumulator that nothing has written", self.ins.place
                 )
-            old = tmem.cells[at]
-            total = total + (old.view(np.float32) if self.single else old.astype(np.uint16).view(np.float16))
-        if self.single:
-            tmem.cells.view(np.float32)[at] = total
-        else:
-            tmem.cells[at] = np.ascontiguousarray(total).astype(np.float16).view(np.uint16)
+            old = tmem.cells[at].transpose(2, 0, 1, 3).reshape(-1, self.n, self.m)
+            before = old.view(np.float32) if self.single else old.astype(np.uint16).view(np.float16)
+        exact = bool(wave.extra.get("exact_sums"))
+        total = tensor_core.multiply(
+            right, left, before, not self.single, -14, exact
+        )  # of D, the transpose: as cells lie
+        total = total.view(np.uint32 if self.single else np.uint16)
+        tmem.cells[at] = total.reshape(-1, self.n, 4, self.m // 4).transpose(1, 2, 0, 3)
         tmem.written[at] = True
         tmem.stamp[place], tmem.line[place] = self.stamp[..., None], self.ins.index
 
@@ -544,7 +547,7 @@ class Product:
     def _operand(self, bits: int, rows: int, across: bool) -> Array:
         """[cta, rows, 16] in shared memory, which the tensor pipe reads from now on."""
         shared = self.wave.shared
-        place = footprint(tcgen05_descriptor(bits, self.ins), rows, 16, across, self.ins)
+        place = footprint(tcgen05_descriptor(bits, self.ins), rows, 16, across)
         within(self.path, place, self.ins)
         base = self.ctas * (shared.size >> 4)
         shared.read_later(self.flat, base + place.chunks.reshape(-1), self.stamp, self.ins)

@@ -2,45 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from faperf.emulator.barrier import PhaseWait
+from faperf.emulator import tensor_core
+from faperf.emulator.barrier import PhaseWait, WaitEach, by_value
 from faperf.emulator.batch import PURE, READ, WRITE
 from faperf.emulator.decode import Blocking, Decoder, Operation, addresses, all_addresses, blocks, handles
 from faperf.emulator.fault import NotEmulatedError
 from faperf.emulator.memory import CLOCK_BITS
 from faperf.emulator.ops_common import in_turn_where_wrong, only, selected, spaces, together
 from faperf.emulator.ptx import Instruction
-from faperf.emulator.state import COPY, WARP, Array, Path
+from faperf.emulator.rounding import from_brain
+from faperf.emulator.state import COPY, DTYPES, WARP, Array, Path
 
 # ── barriers of the CTA ("barrier{.cta}") ────────────────────────────────────────────────────────────────────────────
 
 
 @blocks("bar.sync", "bar.cta.sync", "barrier.sync", "barrier.cta.sync")
 def _sync(d: Decoder, ins: Instruction) -> Blocking:
-    number, threads = _barrier_operands(d, ins)
-
-    def run(path: Path) -> Any:
-        return path.wave.barriers.sync(path, number, _threads(path, threads), ins, wait=True)
-
-    return run
+    meet = _meeting(d, ins, wait=True)
+    return lambda path: WaitEach(path, meet(path))
 
 
 @handles("bar.arrive", "bar.cta.arrive", "barrier.arrive", "barrier.cta.arrive")
 def _arrive_cta(d: Decoder, ins: Instruction) -> Operation:
-    number, threads = _barrier_operands(d, ins)
-    return lambda path: path.wave.barriers.sync(path, number, _threads(path, threads), ins, wait=False)
+    meet = _meeting(d, ins, wait=False)
+
+    def run(path: Path) -> None:
+        meet(path)
+
+    return run
 
 
-def _barrier_operands(d: Decoder, ins: Instruction) -> tuple[int, int | None]:
-    """The barrier's number and the row of its thread count. A number in a register is not emulated."""
-    return d.number(ins.operands[0]), (d.row(ins.operands[1], 32) if len(ins.operands) > 1 else None)
+def _meeting(d: Decoder, ins: Instruction, wait: bool) -> Callable[[Path], list[tuple[Array, Any]]]:
+    """Warps come to the barriers whose numbers they give, for as many threads as they give: (lanes, what they wait for) each."""
+    number = d.row(ins.operands[0], 32)
+    threads = d.row(ins.operands[1], 32) if len(ins.operands) > 1 else None
 
+    def run(path: Path) -> list[tuple[Array, Any]]:
+        waits = []
+        for value, which in by_value(path.pick(path.r["u32"][number])):
+            part = Path(path.wave, path.lanes()[which], 0, None)
+            count = None if threads is None else part.pick(part.r["u32"][threads])
+            waits.append((part.lanes(), path.wave.barriers.sync(part, value, count, ins, wait)))
+        return waits
 
-def _threads(path: Path, row: int | None) -> Array | None:
-    return None if row is None else path.pick(path.r["u32"][row])
+    return run
 
 
 # ── mbarrier ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -394,7 +404,7 @@ class Mma:
     """PTX ISA "Matrix Fragments for mma.m16n8k16": D[16x8] = A[16x16]·B[16x8] + C, f16 or bf16 in, f32 or f16 out.
 
     With g = lane / 4 and t = lane % 4: A's registers hold rows g and g+8, then the same at k+8; B's hold column g at k 2t and
-    2t+1, then at k+8; D's hold row g, columns 2t and 2t+1, then row g+8. Sums in float32; an f16 result is rounded once.
+    2t+1, then at k+8; D's hold row g, columns 2t and 2t+1, then row g+8. `tensor_core` says how it sums.
     """
 
     def __init__(self, d: Decoder, ins: Instruction) -> None:
@@ -428,29 +438,28 @@ class Mma:
             for a, group in groups.items()
         ]  # fmt: skip
         ins, halves, depth, unpack = one.ins, one.halves, 8 * one.halves, _unpack_brain if one.brain else _unpack
-        single, kind = one.single, "f32" if one.single else "u32"
+        single, kind, least = one.single, "f32" if one.single else "f16", -126 if one.brain else -14
+        lines = (2, 2, 1) if single else (2, 1, 2)  # row g or g+8, then columns 2t and 2t+1: registers, halves in them
 
         def run(path: Path) -> None:
             together(path, ins)
-            u, table, mask = path.r.tables["u32"], path.r.tables[kind], path.mask
+            table, mask = path.r.tables["u32"], path.mask
             warps = (path.stop - path.start) // WARP
+            exact = bool(path.wave.extra.get("exact_sums"))
             for a, n, b, c, outs in plan:
                 left = np.empty((warps, 2, 8, halves, 4, 2), np.float32)
-                left.transpose(3, 1, 0, 2, 4, 5)[...] = unpack(u[a], halves, 2, warps)
-                right = np.empty((warps, halves, 4, 2, n, 8), np.float32)
-                right.transpose(4, 1, 0, 5, 2, 3)[...] = unpack(u[b], n, halves, warps)
-                product = np.matmul(left.reshape(warps, 16, depth), right.reshape(warps, depth, 8 * n))
-                product = product.reshape(warps, 2, 8, n, 4, 2)
-                if single:
-                    sums = np.empty((n, 2, 2, warps, 8, 4), np.float32)
-                    sums[...] = product.transpose(3, 1, 5, 0, 2, 4)
-                    total: Array = sums.reshape(4 * n, -1)
-                    total += table[c]
-                else:
-                    halved = np.empty((n, 2, warps, 8, 4, 2), np.float32)
-                    halved[...] = product.transpose(3, 1, 0, 2, 4, 5)
-                    total = (halved.reshape(2 * n, -1) + table[c].view(np.float16)).astype(np.float16).view(np.uint32)
-                table[outs] = total if mask is True else np.where(mask, total, table[outs])
+                left.transpose(3, 1, 0, 2, 4, 5)[...] = unpack(table[a], halves, 2, warps)
+                right = np.empty((warps, n, 8, halves, 4, 2), np.float32)
+                right.transpose(1, 3, 0, 2, 4, 5)[...] = unpack(table[b], n, halves, warps)
+                held = np.broadcast_to(table[c], (n * lines[0] * lines[1], table.shape[1])).view(DTYPES[kind])
+                before = held.reshape(n, *lines[:2], warps, 8, 4, lines[2]).transpose(3, 1, 4, 0, 5, 2, 6)
+                total = tensor_core.multiply(
+                    left.reshape(warps, 16, depth), right.reshape(warps, 8 * n, depth), before.reshape(warps, 16, 8 * n),
+                    not single, least, exact,
+                )  # fmt: skip
+                total = total.reshape(warps, 2, 8, n, 4, *lines[1:]).transpose(3, 1, 5, 0, 2, 4, 6)
+                made = np.ascontiguousarray(total).view(np.uint32).reshape(-1, table.shape[1])
+                table[outs] = made if mask is True else np.where(mask, made, table[outs])
 
         return run
 
@@ -461,9 +470,7 @@ def _unpack(rows: Array, first: int, second: int, warps: int) -> Array:
 
 
 def _unpack_brain(rows: Array, first: int, second: int, warps: int) -> Array:
-    both = np.empty((*rows.shape, 2), np.uint32)
-    both[..., 0], both[..., 1] = rows << np.uint32(16), rows & np.uint32(0xFFFF0000)
-    return both.view(np.float32).reshape(first, second, warps, 8, 4, 2)
+    return from_brain(np.ascontiguousarray(rows).view(np.uint16)).reshape(first, second, warps, 8, 4, 2)
 
 
 @handles("mma.sync", memory=PURE)

@@ -14,13 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from faperf.emulator import tensor_core
 from faperf.emulator.barrier import CtaWait, by_value
 from faperf.emulator.decode import PARAM_WINDOW, Blocking, Decoder, Operation, addresses, blocks, handles
-from faperf.emulator.fault import BAD_DESCRIPTOR, DIVERGENT, MISALIGNED, DiagnosisError, NotEmulatedError
+from faperf.emulator.fault import BAD_DESCRIPTOR, DIVERGENT, MISALIGNED, OUT_OF_BOUNDS, DiagnosisError, NotEmulatedError
 from faperf.emulator.matrix import HALF, footprint, swizzled, wgmma_descriptor
-from faperf.emulator.memory import CHUNK, CLOCK_BITS, GLOBAL_BASE, SHARED_WINDOW, Global
+from faperf.emulator.memory import CHUNK, CLOCK_BITS, GLOBAL_BASE, SHARED_WINDOW, UNITS, Global
 from faperf.emulator.ops_common import only, together, within
 from faperf.emulator.ptx import Instruction, split_operands
+from faperf.emulator.rounding import from_brain
 from faperf.emulator.state import BULK, TENSOR, WARP, Array, Path, Wave
 
 CLUSTER = -1
@@ -29,13 +31,14 @@ CLUSTER = -1
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor of halves: address, sizes and strides in bytes (innermost first), the box and the swizzle in bytes."""
+    """A tensor of elements of `unit` bytes: address, sizes, strides in bytes (innermost first), the box, the swizzle in bytes."""
 
     address: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int
+    unit: int = HALF
 
 
 MAP_MAGIC = b"faperf tensormap"
@@ -73,6 +76,7 @@ def _tensor_copy(d: Decoder, ins: Instruction) -> Operation:
             tensor = map_at(path, int(maps[index]), ins)
             if len(tensor.box) != len(coordinates):
                 raise NotEmulatedError(f"a tensor map of {len(tensor.box)} dimensions", ins.place)
+            _check_corner(tensor, corner[index], load, ins)
             lane = lanes[index : index + 1]
             box = Box(tensor, corner[index])
             first = int(wave.shared.locate(path, _aligned(path, lane, tensor, at[index : index + 1], ins), box.bytes, ins,
@@ -85,6 +89,20 @@ def _tensor_copy(d: Decoder, ins: Instruction) -> Operation:
                 _fill_later(wave, lane, first, content, int(bars[index]), ins)
 
     return run
+
+
+def _check_corner(tensor: TensorMap, corner: Array, load: bool, ins: Instruction) -> None:
+    """What ends in an illegal instruction on an H200, though the PTX ISA does not say so (tests/data/silicon)."""
+    if corner[0] * tensor.unit % 16:
+        raise DiagnosisError(
+            MISALIGNED, f"a tensor copy at coordinate {corner[0]} of the innermost dimension, {corner[0] * tensor.unit} bytes: "
+            "no multiple of 16", ins.place,
+        )  # fmt: skip
+    if not load and (corner < 0).any():
+        what = (
+            f"a tensor is stored at the coordinates {tuple(corner.tolist())}: one is negative, which only a load may be"
+        )
+        raise DiagnosisError(OUT_OF_BOUNDS, what, ins.place)
 
 
 def _shared(address: Array) -> Array:
@@ -104,15 +122,15 @@ def _aligned(path: Path, lane: Array, tensor: TensorMap, at: Array, ins: Instruc
 
 
 class Box:
-    """A box of a tensor and its place in it, moved in chunks of 16 bytes where it lies inside, else in halves."""
+    """A box of a tensor and its place in it, moved in chunks of 16 bytes where it lies inside, else by elements."""
 
     def __init__(self, tensor: TensorMap, corner: Array) -> None:
         self.tensor, self.corner = tensor, corner
         sizes, box = np.array(tensor.sizes), np.array(tensor.box)
-        self.bytes = math.prod(tensor.box) * HALF
+        self.bytes = math.prod(tensor.box) * tensor.unit
         self.start = tensor.address - GLOBAL_BASE + int((corner * tensor.strides).sum())
         inside = bool((corner >= 0).all() and (corner + box <= sizes).all())
-        self.chunks = _offsets(tensor.strides, tensor.box) if inside and self.start % 16 == 0 else None
+        self.chunks = _offsets(tensor.strides, tensor.box, tensor.unit) if inside and self.start % 16 == 0 else None
 
     def load(self, memory: Global, at: int) -> Array:
         """Its bytes as they are to lie in shared memory from address `at` on."""
@@ -122,14 +140,15 @@ class Box:
                 (self.start >> 4) + self.chunks, axis=0
             )
         else:
-            where, inside = self._elements()
-            content.view(np.uint16)[self._order(at, HALF)[inside]] = memory.bytes.view(np.uint16)[where[inside] // HALF]
+            where, inside, unit = *self._elements(), self.tensor.unit
+            elements = memory.bytes.view(UNITS[unit])
+            content.view(UNITS[unit])[self._order(at, unit)[inside]] = elements[where[inside] // unit]
         return content
 
     def store(self, memory: Global, content: Array, at: int) -> None:
         """What lies in shared memory goes to the tensor; what is outside of it is dropped."""
-        where, inside = self._elements()
-        memory.put(HALF, 1, where[inside], content.view(np.uint16)[self._order(at, HALF)[inside], None])
+        where, inside, unit = *self._elements(), self.tensor.unit
+        memory.put(unit, 1, where[inside], content.view(UNITS[unit])[self._order(at, unit)[inside], None])
 
     def _order(self, at: int, unit: int) -> Array:
         return _swizzled_order(self.bytes, at % 1024, self.tensor.swizzle, unit)
@@ -143,11 +162,11 @@ class Box:
 
 
 @lru_cache(maxsize=256)
-def _offsets(strides: tuple[int, ...], box: tuple[int, ...]) -> Array | None:
+def _offsets(strides: tuple[int, ...], box: tuple[int, ...], unit: int) -> Array | None:
     """The chunks of a box, from its first one, or None where they are not whole."""
-    if box[0] * HALF % 16 or any(stride % 16 for stride in strides[1:]):
+    if box[0] * unit % 16 or any(stride % 16 for stride in strides[1:]):
         return None
-    place = np.indices((*box[:0:-1], box[0] * HALF // 16)).reshape(len(box), -1)[::-1]
+    place = np.indices((*box[:0:-1], box[0] * unit // 16)).reshape(len(box), -1)[::-1]
     chunks: Array = (place * np.array([16, *strides[1:]])[:, None]).sum(0) >> 4
     return chunks
 
@@ -262,16 +281,16 @@ def _wait_mma(d: Decoder, ins: Instruction) -> Operation:
 
 @handles("wgmma.mma_async")
 def _wgmma(d: Decoder, ins: Instruction) -> Operation:
-    """PTX ISA "Asynchronous Warpgroup Level Matrix": D[64 x N] (+)= A[64 x 16]·B[16 x N], f16 in, f32 or f16 accumulators.
+    """PTX ISA "Asynchronous Warpgroup Level Matrix": D[64 x N] (+)= A[64 x 16]·B[16 x N], f16 or bf16 in, f32 or f16 out.
 
     Warp w of the group has rows 16w … 16w+15 of A and D, in the fragments of mma.m16n8k16 side by side; it reads all of B. A
     comes from its registers or, like B, from shared memory. `imm-trans` 1 is MN-major.
     """
     shape = re.fullmatch(r"m64n(\d+)k16", ins.parts[4])
     kinds = ins.parts[5:]
-    if shape is None or kinds not in (("f32", "f16", "f16"), ("f16", "f16", "f16")):
+    if shape is None or ".".join(kinds) not in ("f32.f16.f16", "f16.f16.f16", "f32.bf16.bf16"):
         raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
-    n, single = int(shape[1]), kinds[0] == "f32"
+    n, single, least = int(shape[1]), kinds[0] == "f32", -126 if kinds[1] == "bf16" else -14
     registers = d.vector(ins.operands[0])
     outs = [d.row(text, 32) for text in registers]
     for text in registers:
@@ -286,6 +305,9 @@ def _wgmma(d: Decoder, ins: Instruction) -> Operation:
     turns = [d.number(text) for text in ins.operands[6:]]
     across_a, across_b = (0, turns[0]) if from_registers and turns else turns or (0, 0)
 
+    def values(halves: Array) -> Array:
+        return from_brain(halves) if least == -126 else halves.view(np.float16).astype(np.float32)
+
     def operand(path: Path, bits: Array, rows: int, across: int, mine: Array | None = None) -> Array:
         """[warp, rows, 16] of each warp's descriptor in float32, of the 16 rows from `mine` on where that is given."""
         wave, warps = path.wave, path.lanes()[::WARP] // WARP
@@ -294,13 +316,13 @@ def _wgmma(d: Decoder, ins: Instruction) -> Operation:
         result = np.empty((len(bits), rows if mine is None else 16, 16), np.float32)
         memory, base = wave.shared.view(HALF, 8), ctas * (wave.shared.size >> 4)
         for value, its in by_value(bits):
-            place = footprint(wgmma_descriptor(value, ins), rows, 16, bool(across), ins)
+            place = footprint(wgmma_descriptor(value, ins), rows, 16, bool(across))
             within(path, place, ins)
             its = np.arange(len(bits))[its]
             chunks = (base[its, None] + place.chunks.reshape(-1)).reshape(len(its), -1)
             wave.shared.read_later(warps[its, None], chunks, stamp[its, None], ins)
             for cta in np.unique(ctas[its]):
-                one = place.gather(memory, np.array([cta * (wave.shared.size >> 4)]))[0]
+                one = place.gather(memory, np.array([cta * (wave.shared.size >> 4)]), least == -126)[0]
                 for warp in its[ctas[its] == cta]:
                     result[warp] = one if mine is None else one[mine[warp] : mine[warp] + 16]
         return result
@@ -317,24 +339,25 @@ def _wgmma(d: Decoder, ins: Instruction) -> Operation:
         if from_registers:
             a: Array = np.empty((warps, 2, 8, 2, 4, 2), np.float32)
             for index, row in enumerate(fragment):
-                a[:, index % 2, :, index // 2] = np.ascontiguousarray(r[row]).view(np.float16).reshape(-1, 8, 4, 2)
+                a[:, index % 2, :, index // 2] = values(np.ascontiguousarray(r[row]).view(np.uint16)).reshape(
+                    -1, 8, 4, 2
+                )
             a = a.reshape(warps, 16, 16)
         else:
             a = operand(path, path.r["u64"][left][::WARP], 64, across_a, member * 16)
-        product = np.matmul(a, b.transpose(0, 2, 1)) * np.float32(signs[0] * signs[1])
-        product = product.reshape(warps, 2, 8, n // 8, 4, 2)
-        keep = path.r[keep_kind][scale] != 0
-        if single:
-            f = path.r["f32"]
-            for index, out in enumerate(outs):
-                part = product[:, index // 2 % 2, :, index // 4, :, index % 2].reshape(-1)
-                f[out][...] = part + np.where(keep, f[out], np.float32(0))
-            return
+        keep = (path.r[keep_kind][scale] != 0)[::WARP]
+        before = np.stack([r[out] for out in outs]).view(np.float32 if single else np.float16)
+        lines = (
+            (n // 8, 2, 2, warps, 8, 4, 1) if single else (n // 8, 2, 1, warps, 8, 4, 2)
+        )  # of 8 columns, row, column
+        before = before.reshape(lines).transpose(3, 1, 4, 0, 5, 2, 6).reshape(warps, 16, n)
+        before = np.where(keep[:, None, None], before, before.dtype.type(0))
+        exact = bool(wave.extra.get("exact_sums"))
+        total = tensor_core.multiply(a * np.float32(signs[0] * signs[1]), b, before, not single, least, exact)
+        total = total.reshape(warps, 2, 8, n // 8, 4, *lines[2::4]).transpose(3, 1, 5, 0, 2, 4, 6)
+        rows = np.ascontiguousarray(total).view(np.uint32).reshape(len(outs), -1)
         for index, out in enumerate(outs):
-            before = np.ascontiguousarray(r[out]).view(np.float16).reshape(-1, 2).astype(np.float32)
-            part = product[:, index % 2, :, index // 2].reshape(-1, 2)
-            total = (part + np.where(keep[:, None], before, np.float32(0))).astype(np.float16)
-            r[out][...] = total.view(np.uint32)[:, 0]
+            r[out][...] = rows[index]
 
     return run
 

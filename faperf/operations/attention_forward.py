@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 HALF = 2
 KEY_TILE = 64
@@ -22,9 +22,9 @@ class AttentionForward:
     version = 1
     parameters = ("B", "H", "S", "D")
     layouts = ("BSHD", "BHSD")
-    tensors = ("Q", "K", "V", "O")
+    tensors: ClassVar = dict.fromkeys(("Q", "K", "V", "O"), "float16")
     outputs = ("O",)
-    distributions = ("normal", "growing", "peaked", "large", "ones")
+    distributions: tuple[str, ...] = ("normal", "growing", "peaked", "large", "ones")
 
     def flops(self, shape: Mapping[str, int]) -> int:
         """Two matrix products of 2·S²·D each a head: 4·B·H·S²·D. Softmax is not counted, as the field does."""
@@ -34,9 +34,17 @@ class AttentionForward:
         """Four tensors of B·H·S·D halves."""
         return len(self.tensors) * shape["B"] * shape["H"] * shape["S"] * shape["D"] * HALF
 
-    def dimensions(self, shape: Mapping[str, int], layout: str) -> tuple[int, ...]:
-        """The dimensions of a tensor, slowest first; all four tensors have the same."""
-        return tuple(shape[axis] for axis in layout)
+    def exponentials(self, shape: Mapping[str, int]) -> int:
+        """One for each score: B·H·S². (Those of the rescaling, one a row and tile, are left out.)"""
+        return shape["B"] * shape["H"] * shape["S"] ** 2
+
+    def tiled(self, shape: Mapping[str, int]) -> tuple[int, int]:
+        """A tile is m query rows by n keys."""
+        return shape["S"], shape["S"]
+
+    def dimensions(self, tensor: str, shape: Mapping[str, int], layout: str) -> dict[str, int]:  # noqa: ARG002
+        """All four tensors have the same."""
+        return {axis: shape[axis] for axis in layout}
 
     def inputs(self, xp: Any, shape: Mapping[str, int], layout: str, distribution: str, seed: int) -> dict[str, Any]:
         """Q, K and V as halves, reproducible by `seed` for each `xp`.
@@ -46,7 +54,7 @@ class AttentionForward:
         in the thousands. ones: V = 1, so that O = 1 whatever Q and K are.
         """
         random = xp.random.default_rng([seed, self.distributions.index(distribution)])
-        size = self.dimensions(shape, layout)
+        size = tuple(shape[axis] for axis in layout)
         q, k, v = (random.standard_normal(size, dtype=xp.float32) for _ in range(3))
         if distribution == "growing":
             sign = xp.where(xp.arange(shape["D"]) % 3 == 0, -1, 1).astype(xp.float32)
@@ -67,7 +75,7 @@ class AttentionForward:
         """O in float64, of all query rows or of those that `rows` picks along S."""
         return {"O": self._attend(xp, inputs, shape, layout, rows, _exact_head)}
 
-    def plain_fp16(
+    def plain(
         self, xp: Any, inputs: Mapping[str, Any], shape: Mapping[str, int], layout: str, rows: Any = None
     ) -> dict[str, Any]:
         """The same by a plain fp16 implementation: probabilities and output rounded to halves, scores and sums in float32.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from faperf.power import POWER, Tally, at_most
 from faperf.record import Calibration
-from faperf.report.terminal import as_json, table
+from faperf.report.tables import as_json, table
 
 HEADERS = (
     "version", "target", "workload", "regime", "gates", "false alarms", "at most", "inconclusive", "void",

@@ -1,50 +1,25 @@
-"""Tables for the terminal, Markdown and JSON."""
+"""What commands print of records: tables for the terminal, Markdown and JSON."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
-
-import msgspec
+from collections.abc import Mapping, Sequence
 
 from faperf.comparison import (
     Bisection,
     Commit,
     DiffRow,
-    GateReport,
-    GateRow,
     Judgement,
     LadderRow,
     Measured,
     Silicon,
 )
-from faperf.judge import Finding, Severity, Status, Verdict
+from faperf.judge import Finding, Severity, Verdict
 from faperf.manifest import Manifests, Version
-from faperf.record import Build, Entry, Interval, KernelFacts, Reported, ReportedLadder, Run
-
-FORMATS = ("table", "markdown", "json")
-NOTHING = "–"
-
-
-def as_json(content: Any) -> str:
-    """Any record, row or plain value as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
-
-
-def table(
-    headers: Sequence[str], rows: Iterable[Sequence[object]], style: str, wrap: dict[str, int] | None = None
-) -> str:
-    """`style` is one of FORMATS but json. `wrap` gives the width at which a column of the terminal's table breaks."""
-    from tabulate import tabulate
-
-    content = [[NOTHING if cell is None or cell == "" else cell for cell in row] for row in rows]
-    if style == "markdown":
-        escaped = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in content]
-        return tabulate(escaped, headers, tablefmt="github", disable_numparse=True)
-    widths = [(wrap or {}).get(header) for header in headers]
-    return tabulate(content, headers, tablefmt="simple", disable_numparse=True, maxcolwidths=widths)
-
+from faperf.metrics import Metrics
+from faperf.record import Build, Entry, External, Interval, KernelFacts, Reported, ReportedLadder, Run, Timing
+from faperf.report.tables import NOTHING, as_json, table
+from faperf.report.worth import flat_warning, metrics_facts
 
 # ── the ladder ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -92,7 +67,7 @@ def _ladder_cells(row: LadderRow) -> list[object]:
 def _measured_cells(row: LadderRow) -> tuple[str | None, str | None]:
     """TFLOPS, and how the time of a launch changed against the parent's with its interval; or what was wrong."""
     if row.measured is None:
-        return _emulated_cell(row.entry), None
+        return _emulated_cell(row.entry), "LESS ACCURATE (emulated)" if row.less_accurate else None
     if row.measured.failures:
         return row.measured.failures[0].fault or "WRONG", None
     timing = row.measured.timing
@@ -100,7 +75,7 @@ def _measured_cells(row: LadderRow) -> tuple[str | None, str | None]:
         return None, None
     pair = timing.pair("parent")
     words = (
-        [f"{row.time_verdict}, time {_change(pair.time)}"]
+        [f"{row.time_verdict}, time {change_text(pair.time)}"]
         if pair and row.time_verdict is not Verdict.UNMEASURED
         else []
     )
@@ -116,7 +91,7 @@ def _emulated_cell(entry: Entry | None) -> str | None:
     return "emulated: right" if words == "right" else "emulated: WRONG" if words.startswith("WRONG") else "not emulated"
 
 
-def _change(ratio: Interval) -> str:
+def change_text(ratio: Interval) -> str:
     """A log ratio in per cent, with its interval."""
     value, low, high = (100 * math.expm1(number) for number in (ratio.value, ratio.low, ratio.high))
     return f"{value:+.2f}% [{low:+.2f}, {high:+.2f}]"
@@ -164,9 +139,10 @@ def _flag_lines(row: LadderRow) -> list[str]:
         if timing and (pair := timing.pair("parent")) and row.time_verdict in (Verdict.SLOWER, Verdict.INCOMPARABLE):
             why = f"; void: {', '.join(timing.void)}" if timing.void else ""
             lines.append(
-                f"- {row.version}: {row.time_verdict} than {pair.version}, time {_change(pair.time)} (measured){why}"
+                f"- {row.version}: {row.time_verdict} than {pair.version}, time {change_text(pair.time)} (measured){why}"
             )
-    lines += [f"- {row.version}: LESS ACCURATE than {row.parent} on {f.text} (measured)" for f in row.less_accurate]
+    how = "measured" if row.measured else "emulated"
+    lines += [f"- {row.version}: LESS ACCURATE than {row.parent} on {f.text} ({how})" for f in row.less_accurate]
     judged, reported = row.reported_verdict, row.reported
     if judged and reported and (judged.regression or judged.less_accurate):
         change = (
@@ -231,10 +207,18 @@ def _measured_legend(rows: Sequence[LadderRow]) -> list[str]:
 DIFF_HEADERS = ("version", "target", "verdict", "time", "regs", "spill B", "smem KiB", "CTAs/SM", "path", "findings")
 
 
-def diff_text(rows: Sequence[DiffRow], old: Run, new: Run, style: str, *, show_unchanged: bool = False) -> str:
-    """What changed between two runs, version by version."""
+def diff_text(
+    rows: Sequence[DiffRow],
+    old: Run,
+    new: Run,
+    style: str,
+    *,
+    show_unchanged: bool = False,
+    sass: Mapping[str, object] | None = None,
+) -> str:
+    """What changed between two runs, version by version. `sass` goes into JSON alone."""
     if style == "json":
-        return as_json({"old": old, "new": new, "rows": rows})
+        return as_json({"old": old, "new": new, "rows": rows} | ({"sass": sass} if sass else {}))
     changed = [row for row in rows if show_unchanged or row.verdict is not Verdict.UNCHANGED]
     title = f"{_run_name(old)} → {_run_name(new)}"
     parts = [f"### {title}" if style == "markdown" else title]
@@ -274,60 +258,8 @@ def _diff_cells(row: DiffRow) -> list[object]:
     new = _static_cells(row.new_build, row.new)
     facts = [a if a == b else f"{a or NOTHING} → {b or NOTHING}" for a, b in zip(old, new, strict=True)]
     findings = "\n".join(_finding(finding) for finding in row.findings)
-    time = f"{_change(row.time_change)} {row.time_basis}" if row.time_change else None
+    time = f"{change_text(row.time_change)} {row.time_basis}" if row.time_change else None
     return [row.version, row.target, row.verdict, time, *facts, findings]
-
-
-# ── the gate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-GATE_HEADERS = ("version", "target", "workload", "verdict", "time against baseline", "since pinned", "TFLOPS", "why")
-HEADLINES = {
-    Status.FINE: "PASSED",
-    Status.ERROR: "ERROR",
-    Status.REGRESSION: "REGRESSION",
-    Status.INCONCLUSIVE: "INCONCLUSIVE",
-    Status.WRONG: "WRONG",
-}
-
-
-def gate_text(report: GateReport, style: str) -> str:
-    """The verdict first, then what changed and why, then how to accept or reproduce it."""
-    if style == "json":
-        return as_json(report)
-    changed = [row for row in report.rows if row.verdict is not Verdict.UNCHANGED or row.status is not Status.FINE]
-    against = report.baseline[:12] + (f", pinned {report.pinned[:12]}" if report.pinned else "")
-    head = (report.head or "no commit")[:12] + (", dirty" if report.dirty else "")
-    title = f"{HEADLINES[report.status]}: {head} against {against}"
-    parts = [f"### {title}" if style == "markdown" else title]
-    if changed:
-        parts.append(table(GATE_HEADERS, [_gate_cells(row) for row in changed], style, {"why": 60}))
-    unchanged = len(report.rows) - len(changed)
-    if unchanged:
-        parts.append(f"{unchanged} unchanged (same code, same launch): no GPU time was spent on them.")
-    if not report.rows:
-        parts.append("Neither side has a version.")
-    parts += report.notes
-    if report.unmeasured and any(row.verdict is Verdict.UNMEASURED for row in report.rows):
-        parts.append(f"Throughput unmeasured: {report.unmeasured}. Static facts alone were compared.")
-    if len(report.toolchains) == 2:
-        parts.append(f"Baseline built with {report.toolchains[0]}, the working tree with {report.toolchains[1]}.")
-    to_accept = [row.version for row in report.rows if any(regression.counts for regression in row.regressions)]
-    parts += [f'To accept it: faperf accept {name} --reason "…"' for name in dict.fromkeys(to_accept)]
-    return "\n\n".join(parts)
-
-
-def _gate_cells(row: GateRow) -> list[object]:
-    own_word = row.verdict is Verdict.BROKEN or row.status in (Status.FINE, Status.INCONCLUSIVE)
-    verdict = str(row.verdict) if own_word else HEADLINES[row.status]
-    tflops = f"{row.tflops:.1f}" + (" (carried)" if row.carried else "") if row.tflops else None
-    change = f"{row.verdict} {_change(row.change)}" if row.change else None
-    since = f"{row.pinned} {_change(row.since_pinned)}" if row.since_pinned else None
-    why = [*row.wrong, *([row.error] if row.error else [])]
-    for regression in row.regressions:
-        accepted = f" ({regression.accepted.text})" if regression.accepted else ""
-        why.append(f"{regression.text}{accepted}")
-    why += [f"cause: {row.cause}"] if row.cause else []
-    return [row.version, row.target, row.workload, verdict, change, since, tflops, "\n".join([*why, *row.notes])]
 
 
 # ── a bisection ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -340,7 +272,7 @@ def judgement_text(judgement: Judgement) -> str:
     """What a step of a bisection found: the fate, and why."""
     parts = [judgement.why] if judgement.why else []
     if judgement.verdict is not None:
-        change = f", time {_change(judgement.change)}" if judgement.change else ""
+        change = f", time {change_text(judgement.change)}" if judgement.change else ""
         parts.append(f"{judgement.verdict}{change} on {judgement.workload}")
     parts += [finding.text for finding in judgement.findings if finding.severity is Severity.REGRESSION]
     return f"{judgement.fate}: {'; '.join(parts)}" if parts else str(judgement.fate)
@@ -415,9 +347,15 @@ def show_text(
     findings: dict[str, list[Finding]],
     reported: tuple[ReportedLadder, Reported] | None,
     silicon: Silicon,
+    metrics: Mapping[tuple[str, str], Metrics],
+    timings: Mapping[str, Sequence[Timing]],
+    external: Sequence[External],
     style: str,
 ) -> str:
-    """All that is known of one version: manifest, notes, static facts and measured figures by target, published figures."""
+    """All that is known of one version: manifest, notes, static facts and measured figures by target, published figures.
+
+    `timings` are those of every workload, by target.
+    """
     if style == "json":
         targets = [
             {
@@ -425,10 +363,12 @@ def show_text(
                 "build": build,
                 "findings": findings.get(entry.target, []),
                 "measured": silicon.get((entry.version, entry.target)),
+                "metrics": metrics.get((entry.version, entry.target)),
             }
             for entry, build in found
         ]
-        return as_json({"version": version, "targets": targets, "reported": reported[1] if reported else None})
+        published = reported[1] if reported else None
+        return as_json({"version": version, "targets": targets, "reported": published, "external": external})
     heading = "## " if style == "markdown" else ""
     parts = [f"{heading}{version_id}: {version.title if version else 'published only; no kernel here'}"]
     if version:
@@ -448,12 +388,15 @@ def show_text(
         if entry.emulated:
             parts.append(f"Emulated: {entry.emulated}")
         if measured := silicon.get((entry.version, entry.target)):
-            parts += _measured_facts(measured, style)
+            parts += _measured_facts(measured, metrics.get((entry.version, entry.target)), style)
+            parts += flat_warning(timings.get(entry.target, ()))
         lines = [*build.messages, *(_finding(finding) for finding in findings.get(entry.target, []))]
         if lines:
             parts.append("\n".join(f"- {line}" for line in lines))
     if version and not found:
         parts.append("Not built here yet: faperf run " + version_id)
+    if external:
+        parts += _external(external, style)
     if reported:
         file, row = reported
         words = [(name, value) for name in row.__struct_fields__ if (value := getattr(row, name)) is not None]
@@ -462,7 +405,26 @@ def show_text(
     return "\n\n".join(parts)
 
 
-def _measured_facts(measured: Measured, style: str) -> list[str]:
+def _external(figures: Sequence[External], style: str) -> list[str]:
+    """Other tools' figures, under their own heading."""
+    rows = [
+        (
+            f.benchmark,
+            ", ".join(f"{name}={value}" for name, value in f.axes.items()),
+            f.gpu,
+            f"{f.ms:.4f} ms",
+            f"{f.batch_ms:.4f} ms" if f.batch_ms else None,
+            f"{f.noise:.2%}" if f.noise is not None else None,
+            f.samples,
+        )
+        for f in figures
+    ]
+    tools = ", ".join(dict.fromkeys(f.tool for f in figures))
+    headers = ("benchmark", "axes", "GPU", "cold", "batch", "noise", "samples")
+    return [f"By {tools} and its protocol, not by faperf's: not to be compared", table(headers, rows, style)]
+
+
+def _measured_facts(measured: Measured, metrics: Metrics | None, style: str) -> list[str]:
     """Accuracy by distribution, and the timing with its partners."""
     accuracy = [
         (c.distribution, _number(c.relative_l2), _number(c.max_abs), _number(c.bound), c.failure or "right")
@@ -477,21 +439,20 @@ def _measured_facts(measured: Measured, style: str) -> list[str]:
     timing = measured.timing
     if timing is None:
         return parts
-    ms, share = timing.ms, timing.share_of_peak
+    ms = timing.ms
     facts: list[tuple[str, str | None]] = [
         ("time", f"{ms.value:.4f} ms [{ms.low:.4f}, {ms.high:.4f}], {timing.launches} launches, {timing.regime}"),
         ("throughput", f"{timing.tflops:.1f} TFLOPS, {timing.gib_s:.1f} GiB/s"),
-        ("share of peak", f"{share:.1%}" if share else None),
         ("SM clock", f"{timing.clock_mhz:.0f} MHz" if timing.clock_mhz else None),
-        ("FLOPs per clock and SM", f"{timing.flops_per_clock_sm:.0f}" if timing.flops_per_clock_sm else None),
+        *(metrics_facts(metrics) if metrics else ()),
         ("power", f"{timing.power_w:.0f} W at most" if timing.power_w else None),
         ("clock events", ", ".join(timing.events)),
         ("void", "; ".join(timing.void)),
         ("GPU", f"{timing.gpu}, driver {timing.driver}, card {timing.card}"),
     ]
     for pair in timing.pairs:
-        cycles = f"; cycles {_change(pair.cycles)}" if pair.cycles else ""
-        facts.append((f"against {pair.role} {pair.version}", f"time {_change(pair.time)}{cycles}"))
+        cycles = f"; cycles {change_text(pair.cycles)}" if pair.cycles else ""
+        facts.append((f"against {pair.role} {pair.version}", f"time {change_text(pair.time)}{cycles}"))
     return [*parts, table(("figure", "value"), [fact for fact in facts if fact[1]], style, {"value": 90})]
 
 

@@ -1,0 +1,141 @@
+"""Counters read off what ncu 2025.3.1 wrote of v13 on an H200 (data/ncu), and an ncu that is not there or may not look."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from faperf.counters import STALLS, TABLE, Ncu, counted
+from faperf.errors import MeasuringError
+from faperf.metrics import corrected_in
+from tests import fake_gpu
+from tests.compiling import script
+from tests.conftest import REPOSITORY, Cli, UserProject
+
+DATA = REPOSITORY / "tests/data/ncu"
+METRICS = TABLE["9.0"] | {r: [f"smsp__average_warps_issue_stalled_{r}_per_issue_active.ratio"] for r in STALLS}
+
+
+def page(name: str) -> str:
+    return (DATA / name).read_text(encoding="utf-8")
+
+
+def fake_ncu(folder: Path, run: str = "") -> Path:
+    """An `ncu` that answers as the real one did, and runs what it is given to profile."""
+    return script(
+        folder / "ncu",
+        f"""\
+case "$*" in
+  --query-metrics) cat {DATA}/query-gh100.txt ;;
+  --version) echo 'Version 2025.3.1.0 (build 36398880) (public-release)' ;;
+  *--import*raw*) cat {DATA}/v13-raw.csv ;;
+  *--import*source*) cat {DATA}/v13-source.csv ;;
+  *) echo "$@" > {folder}/asked
+     {run}
+     while [ "$1" != --export ]; do shift; done; touch "$2" ;;
+esac""",
+    )
+
+
+def test_v13_as_ncu_counted_it() -> None:
+    seen = counted(page("v13-raw.csv"), page("v13-source.csv"), METRICS)
+    assert seen.entry == "attention_forward"
+    assert seen.ms == pytest.approx(0.109088)
+    assert (seen.sms, seen.sm_cycles) == (132, 186_305.55)
+    assert seen.shares["tensor_active"] == pytest.approx(0.5117)
+    assert seen.shares["occupancy"] == pytest.approx(0.1731)
+    assert seen.shares["shared_pipe"] == pytest.approx(0.7302)
+    assert max(seen.stalls, key=lambda reason: seen.stalls[reason]) == "long_scoreboard"
+    assert seen.stalls["wait"] == pytest.approx(1.75)
+    # 51.17 % active, 34.1 % of the FLOPs that these cycles allow: HMMA's 2/3 on Hopper
+    own = corrected_in(2**35, seen.sm_cycles, seen.sms, 4096)
+    assert own == pytest.approx(2**35 / (186_305.55 * 132 * 4096))
+    assert own is not None
+    assert seen.shares["tensor_active"] / own == pytest.approx(1.5, abs=0.005)
+
+
+def test_where_warps_waited() -> None:
+    hot = counted(page("v13-raw.csv"), page("v13-source.csv"), METRICS).hot
+    assert [h.samples for h in hot] == sorted((h.samples for h in hot), reverse=True)
+    assert all(h.offset % 16 == 0 and h.reason in STALLS and h.reason != "selected" for h in hot)
+
+
+def test_two_kernels_are_added_up_and_averaged_by_time() -> None:
+    names, units, row = page("v13-raw.csv").splitlines()
+    other = row.replace('"attention_forward"', '"combine"').replace('"109,088"', '"10,908.8"').replace('"51.17"', '"0"')
+    seen = counted("\n".join(["a line of the program's", names, units, row, other]), page("v13-source.csv"), METRICS)
+    assert seen.entry == "attention_forward"
+    assert seen.ms == pytest.approx(0.109088 * 1.1)
+    assert seen.sm_cycles == pytest.approx(2 * 186_305.55)
+    assert seen.shares["tensor_active"] == pytest.approx(0.5117 / 1.1)
+
+
+def test_nothing_launched() -> None:
+    with pytest.raises(MeasuringError, match="saw no kernel"):
+        counted('"ID"\n""', "", METRICS)
+
+
+@pytest.mark.parametrize(("chip", "capability"), [("gh100", "9.0"), ("gb100", "10.0"), ("gb110", "10.3")])
+def test_every_name_of_the_table_is_known_to_ncu(chip: str, capability: str) -> None:
+    known = {line.split()[0] for line in page(f"query-{chip}.txt").splitlines()[5:]}
+    assert {n.partition(".")[0] for names in TABLE[capability].values() for n in names} <= known
+
+
+def test_what_this_ncu_does_not_know_is_left_out_and_named(tmp_path: Path) -> None:
+    program = fake_ncu(tmp_path)
+    ncu = Ncu("10.0", str(program))  # a table of another chip than the one that it lists
+    assert "sm__pipe_tensor_subpipe_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed" in ncu.missing
+    assert ncu.metrics["UTCHMMA"] == []
+    assert ncu.metrics["sm_cycles"] == ["sm__cycles_elapsed.avg"]
+    assert Ncu("9.0", str(program)).missing == []
+
+
+def test_the_clock_is_left_alone_and_one_launch_is_profiled(tmp_path: Path) -> None:
+    Ncu("9.0", str(fake_ncu(tmp_path))).count(["program", "argument"], os.environ)
+    asked = (tmp_path / "asked").read_text()
+    assert "--clock-control none" in asked
+    assert "--profile-from-start off" in asked
+    assert asked.rstrip().endswith("program argument")
+
+
+def test_no_permission_says_how_to_get_it(tmp_path: Path) -> None:
+    program = fake_ncu(tmp_path, "echo '==ERROR== ERR_NVGPUCTRPERM - The user does not have permission'; exit 1")
+    with pytest.raises(MeasuringError, match="NVreg_RestrictProfilingToAdminUsers=0") as caught:
+        Ncu("9.0", str(program)).count(["program"], os.environ)
+    assert "\n" not in caught.value.what
+
+
+def test_no_ncu() -> None:
+    with pytest.raises(MeasuringError, match="not on PATH"):
+        Ncu("9.0", "no-such-ncu")
+
+
+@pytest.mark.compile
+def test_run_counts_and_records_and_explain_uses_it(user: UserProject, faperf: Cli, tmp_path: Path) -> None:
+    gpu = tmp_path / "gpu"
+    environment = fake_gpu.install(gpu)
+    fake_ncu(gpu / "bin")
+    answer = faperf("run", "--counters", env=environment)
+    assert answer.exit_code == 0, answer.output
+    assert "TCA" in answer.stdout
+    assert "51.2%" in answer.stdout
+    asked = (gpu / "bin/asked").read_text()
+    assert "exec t1 --once --target sm_90a --workload tiny" in asked
+    assert "counters/" in answer.stderr
+    explained = faperf("explain", "t1").stdout
+    assert "stalls: long scoreboard (limits)" in explained
+    assert "shared-memory bandwidth" in explained
+
+    fake_ncu(gpu / "bin", "echo ERR_NVGPUCTRPERM; exit 1")
+    refused = faperf("run", "--counters", "--again", env=environment)
+    assert refused.exit_code == 0
+    assert "NVreg_RestrictProfilingToAdminUsers" in refused.stderr
+    assert "counters/" not in refused.stderr
+
+
+@pytest.mark.compile
+def test_counters_without_a_gpu_or_without_ncu(user: UserProject, faperf: Cli, tmp_path: Path) -> None:
+    answer = faperf("run", "--counters", "--no-gpu")
+    assert (answer.exit_code, "no counters: there is no GPU here" in answer.stderr) == (0, True)
