@@ -134,7 +134,17 @@ FAULTS = {
 }
 """CUDA's error names (driver's and runtime's spelling) and what a reader is told."""
 
-HARMLESS = {"too many resources", "launch refused", "no such kernel", "cubin of another architecture", "out of memory"}
+CANNOT = "cannot run here"
+"""A fault of another's implementation that refuses, or is not installed."""
+
+HARMLESS = {
+    CANNOT,
+    "too many resources",
+    "launch refused",
+    "no such kernel",
+    "cubin of another architecture",
+    "out of memory",
+}
 """Faults after which the context still works."""
 
 

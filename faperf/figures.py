@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from faperf import record
 from faperf.chips import chip_of
 from faperf.comparison import Figure, Measured, Silicon
-from faperf.history import NO_GIT, NO_GPU_CLASS, History, RunFile
+from faperf.history import NO_GIT, NO_GPU_CLASS, History
 from faperf.manifest import Manifests, family_of
 from faperf.metrics import Metrics, metrics_of
 from faperf.operations import Operation
@@ -40,11 +40,20 @@ def latest_run(history: History, repository: Repository | None) -> Run | None:
     """The newest run of HEAD, clean or dirty; of the nearest first-parent ancestor that has one where HEAD has none."""
     if repository is None or repository.head() is None:
         return history.newest_run(None)
-    recorded = {run_file.commit12 for run_file in history.run_files()}
+    recorded = history.index.commits()
     for commit in repository.first_parents():
         if commit[:12] in recorded and (run := history.newest_run(commit)) is not None:
             return run
     return None
+
+
+def recorded(history: History, commit: str) -> tuple[Run, dict[str, Build]] | None:
+    """A clean commit's complete run with its builds; None where history has not all of it."""
+    run = history.newest_run(commit, dirty=False)
+    if run is None or run.partial:
+        return None
+    builds = builds_of(history, run)
+    return (run, builds) if all(entry.build in builds for entry in run.entries if entry.build) else None
 
 
 def builds_of(history: History, run: Run) -> dict[str, Build]:
@@ -168,13 +177,11 @@ def carry_figures(
 
 
 def _earlier_runs(history: History, repository: Repository | None, commit: str | None) -> Iterator[Run]:
-    by_commit: dict[str, list[RunFile]] = {}
-    for run_file in reversed(history.run_files()):
-        if run_file.path.parent.name == NO_GPU_CLASS:
-            continue  # measured nothing itself, so all that it names is found where it was measured
-        by_commit.setdefault(run_file.commit12, []).append(run_file)
+    recorded = history.index.commits()
     ancestors = repository.first_parents(commit) if repository and commit else [NO_GIT]
     for ancestor in ancestors:
-        for run_file in by_commit.get(ancestor[:12], []):
-            if (run := history.load_run(run_file)) is not None:
+        for run_file in reversed(history.run_files(ancestor) if ancestor[:12] in recorded else []):
+            if run_file.path.parent.name == NO_GPU_CLASS:
+                continue  # measured nothing itself, so all that it names is found where it was measured
+            if (run := history.load_run(run_file, glance=True)) is not None:
                 yield run

@@ -11,7 +11,7 @@ from faperf.building import Outcome, Selection, Step, Workshop, build_steps, wit
 from faperf.comparison import DiffRow
 from faperf.device import Gpu, can_measure, find_gpu
 from faperf.errors import HistoryError, MeasuringError, SelectionError
-from faperf.figures import builds_of, carry_figures, informed
+from faperf.figures import builds_of, carry_figures, informed, recorded
 from faperf.history import NO_GPU_CLASS, History, new_run_id, now
 from faperf.job import Job
 from faperf.manifest import Manifests, Version, check_workloads, ladder_key, load_manifests
@@ -201,11 +201,8 @@ def rerun_commits(
 
 def run_of(workshop: Workshop, commit: str) -> tuple[Run, dict[str, Build]]:
     """A commit's run and builds from history; built from git where history lacks it."""
-    run = workshop.history.newest_run(commit, dirty=False)
-    if run is not None and not run.partial:
-        builds = builds_of(workshop.history, run)
-        if all(entry.build in builds for entry in run.entries if entry.build):
-            return run, builds
+    if (known := recorded(workshop.history, commit)) is not None:
+        return known
     outcome = run_commit(workshop, commit, Selection())
     return outcome.run, outcome.builds
 

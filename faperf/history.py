@@ -4,6 +4,7 @@
     <class>/<commit12>-<run id>.jsonl        one run, written whole when it is finished
     <class>/calibrations/<run id>.jsonl      one calibration of the gate on that machine
     <class>/counters/<id>.jsonl              what one run's launches counted
+    <class>/peers/<id>.jsonl                 other implementations beside ours
     external/nvbench/<digest>.jsonl          what an imported file of nvbench's holds
     reported/*.yaml                          what others published
 
@@ -13,23 +14,24 @@ on with it. Every file appears by a rename, so no reader ever sees half of one.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import fcntl
 import os
 import secrets
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
 from faperf import record
-from faperf.errors import HistoryError, ManifestError
+from faperf.errors import ConfigError, HistoryError, ManifestError
+from faperf.index import Contents, Index, RunFile, StoredTiming
 from faperf.manifest import decode_yaml
 from faperf.project import Project
-from faperf.record import Build, Calibration, Counters, External, Reported, ReportedLadder, Run
+from faperf.record import Build, Calibration, Counters, External, PeerResult, Reported, ReportedLadder, Run
 
 NO_GIT = "nogit"
 NO_GPU_CLASS = "no-gpu"
@@ -42,29 +44,15 @@ class Machine(msgspec.Struct, frozen=True):
     added: str
 
 
-@dataclass(frozen=True)
-class RunFile:
-    """A finished run on disk. What its name tells is enough to find it: no file is read for that."""
-
-    path: Path
-    commit12: str
-    dirty: bool
-    run_id: str
-
-    @classmethod
-    def parse(cls, path: Path) -> RunFile | None:
-        commit, _, rest = path.stem.partition("-")
-        *middle, run_id = rest.split("-")
-        return cls(path, commit, "dirty" in middle, run_id) if run_id and commit else None
-
-
 class History:
     """The records of a project: shared ones and this machine's own, read together."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
         self.warnings: list[str] = []
+        self._damaged_lines = 0
         self._journal: BinaryIO | None = None
+        self._index: Index | None = None
 
     # ── the machine ──
 
@@ -134,18 +122,30 @@ class History:
 
     # ── runs ──
 
-    def run_files(self) -> list[RunFile]:
-        """Every finished run, oldest first, by file name alone."""
-        found = [
-            run_file
-            for root in self._roots
-            for path in root.glob("*/*.jsonl")
-            if (run_file := RunFile.parse(path)) is not None
-        ]
-        return sorted(found, key=lambda run_file: run_file.run_id)
+    @property
+    def index(self) -> Index:
+        """What tells of the run files without reading them all."""
+        if self._index is None:
+            if any(root.is_dir() for root in self._roots):
+                with contextlib.suppress(ConfigError):  # where nothing can be written, it is in memory
+                    self.project.make_state()
+            self._index = Index(self.project.state / "index.sqlite", self._roots, self._contents)
+        return self._index
 
-    def load_run(self, run_file: RunFile) -> Run | None:
-        """The run record of a file, or None (with a warning) when it is damaged."""
+    def run_files(self, commit: str | None = None) -> list[RunFile]:
+        """Every finished run, or those of a commit, oldest first, by file name alone."""
+        return self.index.files(commit12=commit[:12] if commit else None)
+
+    def timings(self, version: str | None = None, target: str | None = None) -> list[StoredTiming]:
+        """The timings of finished runs in the order of the runs: all, those of a version, those of a version for a target."""
+        return self.index.timings(version, target)
+
+    def load_run(self, run_file: RunFile, *, glance: bool = False) -> Run | None:
+        """The run record of a file, or None (with a warning) when it is damaged. At a glance, the file's other lines are not
+        looked at, so nothing is said of them.
+        """
+        if glance and (run := _last_record(run_file.path)) is not None:
+            return run
         runs = [found for found in self._records(run_file.path) if isinstance(found, Run)]
         if not runs:
             self._warn(run_file.path, "holds no run record; ignored")
@@ -154,9 +154,8 @@ class History:
 
     def newest_run(self, commit: str | None, *, dirty: bool | None = None) -> Run | None:
         """The newest readable run of a commit (None: outside git); `dirty` filters, None takes either."""
-        commit12 = commit[:12] if commit else NO_GIT
-        for run_file in reversed(self.run_files()):
-            if run_file.commit12 == commit12 and dirty in (None, run_file.dirty):
+        for run_file in reversed(self.run_files(commit or NO_GIT)):
+            if dirty in (None, run_file.dirty):
                 run = self.load_run(run_file)
                 if run is not None and run.commit == commit:
                     return run
@@ -175,7 +174,12 @@ class History:
             try:
                 yield record.decode(line)
             except HistoryError as error:
+                self._damaged_lines += 1
                 self._warn(path, f"{error.what}; line ignored ({error.remedy})", number)
+
+    def _contents(self, path: Path) -> Contents:
+        before = self._damaged_lines
+        return Contents(list(self._records(path)), sound=self._damaged_lines == before)
 
     def _warn(self, path: Path, what: str, line: int | None = None) -> None:
         place = self.project.relative(path) + (f":{line}" if line else "")
@@ -228,9 +232,8 @@ class History:
 
     def records_of(self, run_id: str) -> list[record.Record]:
         """The checks and timings of a finished run; none (with a warning) when it is not in this history."""
-        for root in self._roots:
-            for path in root.glob(f"*/*-{run_id}.jsonl"):
-                return list(self._records(path))
+        for run_file in self.index.files(run_id=run_id):
+            return list(self._records(run_file.path))
         return []
 
     def finish(self, run: Run) -> Path:
@@ -290,6 +293,14 @@ class History:
         write_atomically(path, b"".join(record.encode(counted) for counted in found))
         return path
 
+    # ── peers ──
+
+    def file_peers(self, found: Sequence[PeerResult]) -> Path:
+        """Other implementations' figures of one `faperf peers`, in one file. Returns its path."""
+        path = self.root / found[0].machine / "peers" / f"{found[0].id}.jsonl"
+        write_atomically(path, b"".join(record.encode(result) for result in found))
+        return path
+
     # ── other tools' figures ──
 
     def external(self, version: str | None = None) -> list[External]:
@@ -327,6 +338,15 @@ class History:
 
     def reported_row(self, version: str) -> tuple[ReportedLadder, Reported] | None:
         return next(((file, row) for file in self.reported() for row in file.rows if row.version == version), None)
+
+
+def _last_record(path: Path) -> Run | None:
+    """The run of a file that ends with it, as a file that was written whole does. Its other lines are not looked at."""
+    try:
+        found = record.decode(path.read_bytes().rstrip().rpartition(b"\n")[2])
+    except (OSError, HistoryError):
+        return None
+    return found if isinstance(found, Run) else None
 
 
 def in_use(journal: Path) -> bool:

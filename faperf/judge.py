@@ -16,6 +16,7 @@ import msgspec
 from faperf.chips import path_generation
 from faperf.errors import ConfigError
 from faperf.manifest import Accepted, Budgets
+from faperf.ranksum import shift
 from faperf.record import Build, Check, Entry, Interval, KernelFacts, Reported, Timing
 
 
@@ -385,8 +386,6 @@ def stored_change(old: Timing, new: Timing, thresholds: Thresholds) -> tuple[Ver
     INCOMPARABLE across machine classes, protocols, workloads, or without a common partner. `diff --rerun` is the better
     evidence: it interleaves the two themselves.
     """
-    from faperf.stats import shift  # imports numpy, which a ladder does not need
-
     if (
         old.void
         or new.void

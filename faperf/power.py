@@ -19,7 +19,7 @@ from faperf.judge import Thresholds, Verdict, instances_needed, judge_time
 from faperf.record import PROTOCOL_VERSION, Calibration, Interval, Protocol
 
 if TYPE_CHECKING:
-    from faperf.stats import Estimate
+    from faperf.ranksum import Estimate
 
 POWER = 0.99
 PLAYS = 2000

@@ -15,13 +15,14 @@ from faperf.errors import ConfigError
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", kw_only=True):
     """[tool.faperf]. `thresholds` is decoded by `judge`, the only place that knows them. `emulate`: `run` verifies without a GPU
-    what no GPU here can run.
+    what no GPU here can run. `peers` and `operations` name a project's own, as "module:ATTRIBUTE".
     """
 
     default_branch: str = "main"
     default_target: str = "sm_103a"
     pinned: str | None = None
     operations: dict[str, str] = {}
+    peers: dict[str, str] = {}
     emulate: bool = True
     thresholds: dict[str, Any] = {}
 

@@ -1,7 +1,7 @@
 """The record kinds, as they stand in history: frozen, one JSON object a line, with a schema integer in each.
 
 Schema history
-  1  2026-11  first: `build`, `check`, `timing`, `run`, `reported`; `calibration`, `external` and `counters` came to it
+  1  2026-11  first: `build`, `check`, `timing`, `run`, `reported`; `calibration`, `external`, `counters` and `peer` came to it
 
 A field that is added gets a default; a field that is renamed or changes meaning raises SCHEMA and gets an upgrade in
 UPGRADES, so that old lines stay readable. A line of a newer schema is refused with "upgrade faperf".
@@ -182,7 +182,8 @@ class Timing(_Frozen, frozen=True, kw_only=True, tag="timing", tag_field="kind")
     """Measured figures of a build and launch on a workload, by silicon.
 
     `ms` a launch, L2 flushed; `tflops` counts the operation's FLOPs; `flops_per_clock_sm` by the SM clock as stamped around
-    the blocks; `share_of_peak` of the chip's dense fp16 peak. `events` are the driver's clock event reasons in words.
+    the blocks; `share_of_peak` of the chip's dense fp16 peak.
+    `peak_bytes` is what a peer allocates at most. `events` are the driver's clock event reasons in words.
     """
 
     schema: int
@@ -203,6 +204,7 @@ class Timing(_Frozen, frozen=True, kw_only=True, tag="timing", tag_field="kind")
     flops_per_clock_sm: float | None = None
     share_of_peak: float | None = None
     power_w: float | None = None
+    peak_bytes: int | None = None
     launches: int
     events: list[str] = []
     void: list[str] = []
@@ -252,6 +254,30 @@ class Counters(_Frozen, frozen=True, kw_only=True, tag="counters", tag_field="ki
     local_bytes: float | None = None
     entry: str = ""
     hot: list[Hot] = []
+
+
+class PeerResult(_Frozen, frozen=True, kw_only=True, tag="peer", tag_field="kind"):
+    """Another implementation on a workload, or ours among them (`name` is then `ours`). `failure` says why it was not timed.
+
+    `relative_l2` is by distribution. `timing` has the pair "ours"; its `build` names the libraries. `tensor_active` and
+    `corrected_there`, the clock-corrected MFU, are of one counted launch.
+    """
+
+    schema: int
+    id: str
+    when: str
+    commit: str | None
+    machine: str
+    name: str
+    ours: str
+    target: str
+    workload: str
+    shape: dict[str, int]
+    failure: str | None = None
+    relative_l2: dict[str, float] = {}
+    timing: Timing | None = None
+    tensor_active: float | None = None
+    corrected_there: float | None = None
 
 
 class Calibration(_Frozen, frozen=True, kw_only=True, tag="calibration", tag_field="kind"):
@@ -374,7 +400,7 @@ class ReportedLadder(_Frozen, frozen=True, kw_only=True, forbid_unknown_fields=T
     rows: list[Reported]
 
 
-Record = Build | Run | Check | Timing | Counters | Calibration | External
+Record = Build | Run | Check | Timing | Counters | PeerResult | Calibration | External
 replace = msgspec.structs.replace
 _decoder = msgspec.json.Decoder(Record)
 

@@ -9,22 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
+from faperf.ranksum import Estimate
+
 LEAST_FOR_99 = 8
 """Fewer values have no 99 % interval: seven give 98.4 % at most."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A centre with the bounds of its interval, in the unit of the values."""
-
-    value: float
-    low: float
-    high: float
 
 
 def hodges_lehmann(values: Sequence[float]) -> float:
@@ -65,35 +57,6 @@ def _rank_cut(count: int, confidence: float) -> int | None:
     for rank in range(1, count + 1):
         ways[rank:] = ways[rank:] + ways[:-rank]
     tail = np.cumsum(ways) / 2.0**count
-    allowed = np.flatnonzero(tail <= (1 - confidence) / 2)
-    return int(allowed[-1]) if allowed.size else None
-
-
-def shift(first: Sequence[float], second: Sequence[float], confidence: float = 0.99) -> Estimate:
-    """How far `second` lies above `first`, two independent samples: the median of all differences, with the narrowest exact
-    rank-sum interval of at least `confidence` (Hollander, Wolfe and Chicken, chapter 4). The whole line where both are too few.
-    """
-    differences = np.sort(np.subtract.outer(np.asarray(second, float), np.asarray(first, float)).ravel())
-    if differences.size == 0:
-        raise ValueError("no values")
-    cut = _rank_sum_cut(len(first), len(second), confidence)
-    if cut is None:
-        return Estimate(float(np.median(differences)), -np.inf, np.inf)
-    return Estimate(float(np.median(differences)), float(differences[cut]), float(differences[-1 - cut]))
-
-
-@cache
-def _rank_sum_cut(m: int, n: int, confidence: float) -> int | None:
-    """How many differences may be left out at each end: the largest c with P(U ≤ c) ≤ (1 − confidence) / 2, U Mann–Whitney's."""
-    # ways[k][u]: k of the values seen so far belong to the first sample, and u is the statistic
-    ways = np.zeros((m + 1, m * n + 1))
-    ways[0, 0] = 1
-    for value in range(m + n):
-        for k in range(min(m, value + 1), 0, -1):
-            above = value - (k - 1)  # values of the second sample below this one
-            if above <= n:
-                ways[k, above:] = ways[k, above:] + ways[k - 1, : m * n + 1 - above]
-    tail = np.cumsum(ways[m]) / ways[m].sum()
     allowed = np.flatnonzero(tail <= (1 - confidence) / 2)
     return int(allowed[-1]) if allowed.size else None
 

@@ -19,8 +19,9 @@ from typing import Protocol as Interface
 import msgspec
 
 from faperf.device import Block
+from faperf.ranksum import Estimate
 from faperf.record import Protocol
-from faperf.stats import Estimate, estimate, hodges_lehmann
+from faperf.stats import estimate, hodges_lehmann
 
 
 class Device(Interface):

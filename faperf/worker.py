@@ -49,7 +49,7 @@ from faperf.record import Check, Interval, Pair, Timing
 from faperf.verify import POISON, checked
 
 if TYPE_CHECKING:
-    from faperf.stats import Estimate  # numpy is for those who measure
+    from faperf.ranksum import Estimate
 
 CONTROL = "control"
 SLACK_S = 120.0
@@ -390,6 +390,14 @@ class Bench:
         self, side: Side, workload: JobWorkload, distribution: str, seed: int, *, profiled: bool = False
     ) -> Arena:
         """Launch once into poisoned memory; `profiled`: so that a profiler sees this launch alone. Raises LaunchError."""
+        arena = self.placed(side, workload, distribution, seed)
+        bound = self.bind(side, workload, arena.tensors)
+        with self._launching(side.timeout_s), self.profiled(profiled):
+            self.card.run_once(bound)
+        return arena
+
+    def placed(self, side: Side, workload: JobWorkload, distribution: str, seed: int) -> Arena:
+        """Poisoned memory with the inputs in it."""
         inputs = self._inputs(side, workload, distribution, seed)
         operation = self.operations[side.operation]
         arena = Arena(tensors_of(operation, workload.shape, side.layout))
@@ -398,10 +406,14 @@ class Bench:
             if name in inputs:
                 arena.tensors[name][...] = inputs[name]
         self.card.wait()
-        bound = Kernels(side.cubin, side.launches[workload.name]).bind(arena.tensors)
-        with self._launching(side.timeout_s), self.card.profiled() if profiled else contextlib.nullcontext():
-            self.card.run_once(bound)
         return arena
+
+    def bind(self, side: Side, workload: JobWorkload, tensors: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """A side's launches over `tensors`, its module loaded anew. Raises LaunchError."""
+        return Kernels(side.cubin, side.launches[workload.name]).bind(tensors)
+
+    def profiled(self, wanted: bool) -> contextlib.AbstractContextManager[None]:
+        return self.card.profiled() if wanted else contextlib.nullcontext()
 
     def verify(self, request: Verify) -> Check:
         """Launch and compare. Raises LaunchError."""
@@ -525,21 +537,20 @@ class _Interleaved:
         self._bench, self._sides, self._workload = bench, sides, workload
         self._seconds: dict[str, float] = {}
         self._bound: dict[str, Any] = {}
-        self._kept: list[Any] = []
+        self._arena: Arena | None = None
 
     def renew(self) -> None:
         bench, workload = self._bench, self._workload
         first = next(iter(self._sides.values()))
         operation = bench.operations[first.operation]
         inputs = bench._inputs(first, workload, operation.distributions[0], bench.job.seeds[0])
-        self._bound, self._kept = {}, []
+        self._bound = {}
         arena = Arena(tensors_of(operation, workload.shape, first.layout), spread=bench.draw)
         for name, values in inputs.items():
             arena.tensors[name][...] = values
         for name, side in self._sides.items():
-            kernels = Kernels(side.cubin, side.launches[workload.name])
-            self._kept += [kernels, arena]
-            self._bound[name] = kernels.bind(arena.tensors)
+            self._bound[name] = bench.bind(side, workload, arena.tensors)
+        self._arena = arena
         self._bound[CONTROL] = bench.card.control()
         bench.card.wait()
 
@@ -603,7 +614,7 @@ def _peak(capability: str) -> float | None:
     return chip.peak_tflops * 1e12 if chip and chip.peak_tflops else None
 
 
-def main() -> None:
+def main(make: type[Bench] | None = None) -> None:
     """The child: read a job, then serve requests until the pipe ends or the context is lost."""
     _end_with_parent()
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
@@ -613,7 +624,7 @@ def main() -> None:
     if content is None:
         return
     begin = msgspec.msgpack.decode(content, type=Begin)
-    bench = Bench(begin.job, Operations(begin.places), lambda answer: write_frame(answers, answer))
+    bench = (make or Bench)(begin.job, Operations(begin.places), lambda answer: write_frame(answers, answer))
     write_frame(answers, bench.ready())
     while (content := read_frame(requests)) is not None:
         request = msgspec.msgpack.decode(content, type=Verify | Time)

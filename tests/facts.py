@@ -6,7 +6,7 @@ from typing import Any
 
 from faperf.job import Job, JobWorkload, Side, Task
 from faperf.launch import ResolvedLaunch
-from faperf.record import Build, Entry, KernelFacts, Protocol, Run, Toolchain
+from faperf.record import Build, Entry, Interval, KernelFacts, Protocol, Run, Timing, Toolchain
 
 
 def kernel(entry: str = "k", **facts: Any) -> KernelFacts:
@@ -53,6 +53,27 @@ def run(*entries: Entry, **facts: Any) -> Run:
         "entries": list(entries),
     }
     return Run(**(plain | facts))
+
+
+def timing(ms: float = 0.1, **facts: Any) -> Timing:
+    plain: dict[str, Any] = {
+        "schema": 1,
+        "build": "key",
+        "launch": "launch",
+        "workload": "published",
+        "shape": {"B": 1, "H": 2, "S": 128, "D": 64},
+        "machine": "h200",
+        "gpu": "NVIDIA H200",
+        "card": "a1b2",
+        "driver": "580.95",
+        "regime": "burst",
+        "protocol": 2,
+        "ms": Interval(value=ms, low=0.99 * ms, high=1.01 * ms),
+        "tflops": 34.36 / ms,
+        "gib_s": 62.5 / ms,
+        "launches": 100,
+    }
+    return Timing(**(plain | facts))
 
 
 def side(version: str = "t1", **facts: Any) -> Side:

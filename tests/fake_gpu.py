@@ -46,6 +46,9 @@ def install(folder: Path) -> dict[str, str]:
         "if {'run', 'diff', 'gate', 'bisect', 'calibrate'} & set(sys.orig_argv):\n"
         "    import faperf.worker\n\n"
         f"    faperf.worker.Worker.__init__.__defaults__ = (None, {command!r})\n"
+        "if 'peers' in sys.orig_argv:\n"
+        "    import faperf.peering\n\n"
+        f"    faperf.peering.CHILD = tuple({command!r})\n"
     )
     script(folder / "bin/nvidia-smi", f"echo '{NAME}, 9.0, 700.00, 143771, GPU-{UUID}'")
     (folder / "tmp").mkdir()

@@ -96,6 +96,7 @@ def test_the_manifest_of_the_docs_is_one(tmp_path: Path) -> None:
         record.Timing,
         record.Calibration,
         record.Counters,
+        record.PeerResult,
         record.Hot,
         record.External,
         record.Pair,

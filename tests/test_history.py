@@ -15,7 +15,8 @@ import pytest
 
 from faperf import record
 from faperf.errors import HistoryError
-from faperf.history import NO_GIT, History, RunFile, in_use, new_run_id, write_atomically
+from faperf.history import NO_GIT, History, in_use, new_run_id, write_atomically
+from faperf.index import RunFile
 from faperf.project import Project
 from faperf.record import Build, Entry, KernelFacts, Run, Toolchain
 from tests.conftest import REPOSITORY, UserProject
@@ -348,6 +349,7 @@ BEGIN = """
 import sys, time
 from pathlib import Path
 from faperf.history import History
+from faperf.index import RunFile
 from faperf.project import Project
 from tests.test_history import run
 history = History(Project(Path(sys.argv[1])))

@@ -21,7 +21,7 @@ FLOORS = [
     ["cli", "pytest_plugin"],
     ["checking"],
     ["doctor"],
-    ["bisect", "calibrate", "explaining", "counting"],
+    ["bisect", "calibrate", "explaining", "counting", "peering"],
     ["gate"],
     ["harness"],
     ["measuring"],
@@ -34,6 +34,7 @@ FLOORS = [
     ["scaffold", "lint", "garbage"],
     ["power"],
     ["judge", "metrics"],
+    ["peers"],
     ["worker", "emulating"],
     ["timing", "verify"],
     ["emulator"],
@@ -44,10 +45,11 @@ FLOORS = [
     ["toolchain"],
     ["gitinfo"],
     ["history", "nvbench"],
+    ["index"],
     ["record"],
     ["operations", "manifest"],
     ["arithmetic", "project", "chips", "stats", "launch"],
-    ["errors"],
+    ["errors", "ranksum"],
     ["control"],  # data: the control kernel
     [""],  # faperf/__init__.py: the version number
 ]
@@ -147,10 +149,12 @@ def test_arithmetic_needs_the_standard_library_alone(name: str) -> None:
         (["rich"], {"cli", "report"}),
         (["tabulate"], {"report"}),
         (["cupy", "cuda", "pynvml"], {"device"}),
+        (["sqlite3"], {"index"}),
         (["subprocess"], {"build", "compilers", "counters", "gitinfo", "toolchain", "sass", "device", "worker"}),
         (["multiprocessing"], {"worker"}),
         (["ast"], {"arithmetic"}),
-        (["importlib"], {"operations", "device"}),
+        (["importlib"], {"operations", "device", "peers"}),
+        (["torch", "triton", "flash_attn"], {"peers"}),
         (["pickle", "marshal", "shelve", "dill", "pty", "socket", "urllib", "requests", "http"], set()),
     ],
 )

@@ -14,11 +14,14 @@ from faperf.record import (
     Build,
     Calibration,
     Check,
+    Counters,
     Entry,
     External,
+    Hot,
     Interval,
     KernelFacts,
     Pair,
+    PeerResult,
     Record,
     Run,
     Timing,
@@ -216,6 +219,54 @@ DECODED: dict[str, Record] = {
     ),
 }
 
+# What came to schema 1 later.
+TIMED = DECODED["timing-1"]
+assert isinstance(TIMED, Timing)
+PEER_TIMED = record.replace(TIMED, peak_bytes=16_777_216)
+DECODED["timing-1-peer"] = PEER_TIMED
+DECODED["counters-1"] = Counters(
+    schema=1,
+    build="0123456789abcdef0123",
+    launch="00112233aabbccdd",
+    workload="published",
+    shape={"B": 1, "H": 64, "S": 1024, "D": 128},
+    machine="nvidia-h200-700w-140gib",
+    gpu="NVIDIA H200",
+    card="a1b2c3",
+    driver="580.159.04",
+    ncu="2025.3.1",
+    ms=0.109088,
+    sms=132,
+    sm_cycles=186305.55,
+    tensor_active=0.5117,
+    path_flops={"HMMA": 34359738368.0},
+    stalls={"long_scoreboard": 1.9, "wait": 1.75},
+    occupancy=0.1731,
+    l2=0.3293,
+    dram=0.1114,
+    shared_pipe=0.7302,
+    local_bytes=4096.0,
+    entry="attention_forward",
+    hot=[Hot(offset=4096, samples=120, reason="long_scoreboard")],
+)
+DECODED["peer-1"] = PeerResult(
+    schema=1,
+    id="20261130T100000Zabcdef",
+    when="2026-11-30T10:00:00+00:00",
+    commit="e0d042f0e0d042f0e0d042f0e0d042f0e0d042f0",
+    machine="nvidia-h200-700w-140gib",
+    name="cuDNN",
+    ours="v13",
+    target="sm_90a",
+    workload="published",
+    shape={"B": 1, "H": 64, "S": 1024, "D": 128},
+    failure="WRONG on large",
+    relative_l2={"normal": 0.00028},
+    timing=PEER_TIMED,
+    tensor_active=0.6187,
+    corrected_there=0.618,
+)
+
 
 def line(name: str) -> bytes:
     return (RECORDS / f"{name}.jsonl").read_bytes()
@@ -233,7 +284,9 @@ def test_every_committed_line_is_expected() -> None:
 COVERED: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "build-1": (Build, KernelFacts, Toolchain),
     "check-1": (Check,),
-    "timing-1": (Timing, Interval, Pair),
+    "timing-1-peer": (Timing, Interval, Pair),
+    "counters-1": (Counters, Hot),
+    "peer-1": (PeerResult,),
     "run-1": (Run, Entry),
     "calibration-1": (Calibration,),
     "external-1": (External,),

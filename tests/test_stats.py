@@ -10,7 +10,8 @@ from statistics import median
 import numpy as np
 import pytest
 
-from faperf.stats import LEAST_FOR_99, Estimate, estimate, hodges_lehmann, rate_at_least, rate_at_most, shift
+from faperf.ranksum import Estimate, shift
+from faperf.stats import LEAST_FOR_99, estimate, hodges_lehmann, rate_at_least, rate_at_most
 
 WHOLE_LINE = (-math.inf, math.inf)
 RNG = np.random.SeedSequence(20_261_130)

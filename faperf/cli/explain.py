@@ -1,4 +1,4 @@
-"""Why: explain."""
+"""Why: explain, peers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from pathlib import Path
 
 import click
 
-from faperf.cli.shared import format_option, nvcc_option, open_project, progress_shown, say_warnings
+from faperf.cli.shared import (
+    complain,
+    format_option,
+    nvcc_option,
+    open_project,
+    progress_shown,
+    say_warnings,
+    workloads_option,
+)
 
 
 @click.command()
@@ -55,4 +63,56 @@ def explain(
         workshop = Workshop.open(open_project(directory), nvcc=nvcc, progress=progress)
         found = find(workshop, Question(version, against, target, workload, against_nvcc))
     click.echo(explanation_text(found.diagnosis, found.sass if sass or style == "json" else None, style))
+    say_warnings(workshop.history)
+
+
+@click.command()
+@click.argument("version", required=False)
+@click.option("--target", metavar="SM", help="Our version's target; by default one that runs here.")
+@workloads_option
+@click.option("--peer", "names", multiple=True, metavar="NAME", help="Only this backend; may be repeated.")
+@click.option(
+    "--budget",
+    "budget_s",
+    type=click.FloatRange(min=0.2),
+    metavar="SECONDS",
+    help="GPU time a backend; 2 s by default.",
+)
+@click.option("--no-counters", is_flag=True, help="Do not ask the hardware for tensor-core activity.")
+@nvcc_option
+@format_option
+@click.pass_obj
+def peers(
+    directory: Path,
+    version: str | None,
+    target: str | None,
+    workloads: tuple[str, ...],
+    names: tuple[str, ...],
+    budget_s: float | None,
+    no_counters: bool,
+    nvcc: str | None,
+    style: str,
+) -> None:
+    """Other implementations beside VERSION (by default the fastest measured here), on the GPU that is here; recorded.
+
+    They are verified against the same reference and timed interleaved with ours. One that cannot run here keeps its row and says
+    why; pip install 'faperf[peers]' brings what there are wheels of.
+
+    \b
+    Example:
+      faperf peers
+      faperf peers v13 --workload published --workload lengths --format markdown
+    """
+    from faperf.building import Workshop
+    from faperf.peering import run_peers
+    from faperf.report.peers import peers_text
+
+    with progress_shown() as progress:
+        workshop = Workshop.open(open_project(directory), nvcc=nvcc, progress=progress)
+        found = run_peers(workshop, version, target, workloads, names, budget_s, counted=not no_counters)
+    click.echo(peers_text(found.results, found.refused, style))
+    if found.recorded:
+        click.echo(f"Recorded in {workshop.project.relative(found.recorded)}", err=True)
+    if any(result.failure and result.name == result.ours for result in found.results):
+        complain("our version is wrong: faperf run says where")
     say_warnings(workshop.history)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +20,9 @@ from faperf.cli.shared import (
     say_broken,
     say_warnings,
 )
+
+if TYPE_CHECKING:
+    from faperf.listing import LoopDiff
 
 
 @click.command()
@@ -95,36 +99,44 @@ def diff(
       faperf diff v1.0 HEAD --rerun    both interleaved on this machine's GPU
       faperf diff HEAD~1 --sass v18    the instructions of v18 as well
     """
-    from faperf.building import Selection, Workshop
     from faperf.comparison import diff as compare
     from faperf.comparison import rerun
     from faperf.errors import SelectionError
-    from faperf.explaining import loops_of_commits
-    from faperf.figures import silicon_of
-    from faperf.harness import Wish, rerun_commits, run_of, run_tree
+    from faperf.figures import open_repository, recorded, silicon_of
+    from faperf.history import History
     from faperf.judge import Verdict, thresholds_from
     from faperf.manifest import check_workloads, load_manifests
-    from faperf.report.explanation import loops_text
     from faperf.report.terminal import diff_text
 
     project = open_project(directory)
-    with progress_shown() as progress:
-        workshop = Workshop.open(project, nvcc=nvcc, jobs=jobs, progress=progress)
-        if workshop.repository is None:
-            raise SelectionError("there is no git repository here, so there are no commits to compare")
-        old_commit = workshop.repository.resolve(a)
-        new_commit = workshop.repository.resolve(b) if b else None
-        old, old_builds = run_of(workshop, old_commit)
-        if new_commit:
-            new, new_builds = run_of(workshop, new_commit)
-        else:
-            outcome = run_tree(workshop, Selection(), Wish())
-            new, new_builds = outcome.run, outcome.builds
-        loops = loops_of_commits(workshop, old_commit, new_commit, sass) if sass else {}
+    history, repository = History(project), open_repository(project)
+    if repository is None:
+        raise SelectionError("there is no git repository here, so there are no commits to compare")
+    old_commit = repository.resolve(a)
+    new_commit = repository.resolve(b) if b else None
+    old_side = recorded(history, old_commit)
+    new_side = recorded(history, new_commit) if new_commit else None
+    loops: dict[str, LoopDiff] = {}
+    if again or sass or old_side is None or new_side is None:
+        from faperf.building import Selection, Workshop
+        from faperf.explaining import loops_of_commits
+        from faperf.harness import Wish, rerun_commits, run_of, run_tree
+
+        with progress_shown() as progress:
+            workshop = Workshop.open(project, nvcc=nvcc, jobs=jobs, progress=progress)
+            workshop.history = history
+            old_side = run_of(workshop, old_commit)
+            if new_commit:
+                new_side = run_of(workshop, new_commit)
+            else:
+                outcome = run_tree(workshop, Selection(), Wish())
+                new_side = outcome.run, outcome.builds
+            loops = loops_of_commits(workshop, old_commit, new_commit, sass) if sass else {}
+    (old, old_builds), (new, new_builds) = old_side, new_side
     if workload:
         there = [name for entry in [*old.entries, *new.entries] for name in entry.launches]
         check_workloads([workload], [*load_manifests(project).workloads, *there])
-    limits, history = thresholds_from(project.config.thresholds), workshop.history
+    limits = thresholds_from(project.config.thresholds)
     silicon = (silicon_of(history, old, workload), silicon_of(history, new, workload))
     rows = compare(old, new, {**old_builds, **new_builds}, limits, *silicon)
     if again:
@@ -136,8 +148,10 @@ def diff(
         rows = rerun(rows, timings, limits)
     click.echo(diff_text(rows, old, new, style, show_unchanged=show_unchanged, sass=loops))
     if loops and style != "json":
+        from faperf.report.explanation import loops_text
+
         click.echo("\n" + loops_text(loops, style))
-    say_warnings(workshop.history)
+    say_warnings(history)
     if exit_code:
         broken = any(row.verdict is Verdict.BROKEN for row in rows)
         sys.exit(WRONG if broken else REGRESSION if any(row.regression for row in rows) else 0)

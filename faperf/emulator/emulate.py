@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from faperf.emulator import LOCKSTEP, ops_arithmetic, ops_data, ops_sm80, ops_sm90, ops_sm100
+from faperf.emulator import LOCKSTEP, ops_arithmetic, ops_call, ops_data, ops_sm80, ops_sm90, ops_sm100
 from faperf.emulator.decode import Program, decode
 from faperf.emulator.fault import NotEmulatedError
 from faperf.emulator.memory import Global
@@ -20,7 +20,7 @@ from faperf.emulator.schedule import Scheduler
 from faperf.emulator.state import Path, Wave
 from faperf.launch import ResolvedArgument, ResolvedLaunch
 
-PACKS = (ops_arithmetic, ops_data, ops_sm80, ops_sm90, ops_sm100)
+PACKS = (ops_arithmetic, ops_data, ops_call, ops_sm80, ops_sm90, ops_sm100)
 """Importing a pack registers its opcodes."""
 LANES = 4096
 """Lanes that run together, about: more make numpy's calls longer, fewer make more calls."""
@@ -69,20 +69,29 @@ class Device:
 
         What a sample has stored `memory.stored` tells.
         """
-        program = self.program(launch.entry)
-        if launch.cluster != (1, 1, 1):
-            raise NotEmulatedError(f"a cluster of {launch.cluster} CTAs")
-        parameters = self._parameters(program, launch)
-        x, y, z = launch.grid
+        content = [self._argument(argument) for argument in launch.args]
+        self.run(launch.entry, launch.grid, launch.block, launch.cluster, launch.smem, content, schedule, seed, sample)
+
+    def run(
+        self, entry: str, grid: tuple[int, int, int], block: tuple[int, int, int], cluster: tuple[int, int, int], smem: int,
+        arguments: Sequence[bytes], schedule: str = LOCKSTEP, seed: int = 0, sample: int | None = None,
+    ) -> None:  # fmt: skip
+        """A launch as the driver takes it: the bytes of each parameter, and shapes in CTAs and threads."""
+        program = self.program(entry)
+        if cluster != (1, 1, 1):
+            raise NotEmulatedError(f"a cluster of {cluster} CTAs")
+        parameters = bytearray()
+        for content, (_, size, align) in zip(arguments, program.kernel.parameters, strict=True):
+            parameters += bytes(-len(parameters) % align) + content + bytes(size - len(content))
+        x, y, z = grid
         ctas = [(i, j, k) for k, j, i in product(range(z), range(y), range(x))]
         if sample is not None and sample < len(ctas):
             ctas = [ctas[n] for n in sorted(random.Random(seed).sample(range(len(ctas)), sample))]
-        together = max(1, LANES // (-(-launch.threads // 32) * 32))
+        together = max(1, LANES // (-(-block[0] * block[1] * block[2] // 32) * 32))
         wave: Wave | None = None
         for first in range(0, len(ctas), together):
-            part = ctas[first : first + together]
-            wave = Wave(program, part, launch.grid, launch.block, self.memory, launch.smem, wave)
-            wave.extra["parameters"], wave.extra["maps"] = parameters, self._maps
+            wave = Wave(program, ctas[first : first + together], grid, block, self.memory, smem, wave)
+            wave.extra["parameters"], wave.extra["maps"] = bytes(parameters), self._maps
             wave.extra["exact_sums"] = self.exact_sums
             for row, name in program.global_rows:
                 wave.registers[64][row] = self._variables[name]
@@ -94,14 +103,6 @@ class Device:
                     wave.extra["tmem"].finish()
             finally:
                 self.executed += wave.executed
-
-    def _parameters(self, program: Program, launch: ResolvedLaunch) -> bytes:
-        buffer = bytearray()
-        for argument, (_, size, align) in zip(launch.args, program.kernel.parameters, strict=True):
-            buffer += bytes(-len(buffer) % align)
-            content = self._argument(argument)
-            buffer += content + bytes(size - len(content))
-        return bytes(buffer)
 
     def _argument(self, argument: ResolvedArgument) -> bytes:
         if argument.tensor is not None:
@@ -121,5 +122,9 @@ class Device:
         for size in sizes[:-1]:
             strides.append(strides[-1] * size)
         address = self.addresses[argument.tensor_map]
-        self._maps.append(TensorMap(address, sizes, tuple(strides), box, argument.swizzle, unit))
+        return self.encode(TensorMap(address, sizes, tuple(strides), box, argument.swizzle, unit))
+
+    def encode(self, tensor: TensorMap) -> bytes:
+        """128 bytes that kernels of this device know as the tensor map."""
+        self._maps.append(tensor)
         return (MAP_MAGIC + struct.pack("<I", len(self._maps) - 1)).ljust(128, b"\0")

@@ -12,6 +12,7 @@ DIVERGENT = "divergent barrier"
 BAD_BARRIER = "bad mbarrier"
 BAD_DESCRIPTOR = "bad descriptor"
 TMEM = "tensor memory"
+ASSERTION = "assertion"
 
 
 class DiagnosisError(Exception):

@@ -54,6 +54,22 @@ class Global:
             self.bytes[start : start + content.nbytes] = content.reshape(-1).view(np.uint8)
             self.valid[start : start + content.nbytes] = True
 
+    def allocate(self, name: str, content: Array) -> int:
+        """The same as `add`, after `seal`: memory grows."""
+        address = self.add(name, content)
+        start, more = address - GLOBAL_BASE, -(-self._end // 1024) * 1024 - len(self.bytes)
+        self.bytes, self.valid, self._stored = (
+            np.concatenate([held, np.zeros(more, held.dtype)]) for held in (self.bytes, self.valid, self._stored)
+        )
+        self.bytes[start : start + content.nbytes] = self._parts[-1][2].reshape(-1).view(np.uint8)
+        self.valid[start : start + content.nbytes] = True
+        return address
+
+    def release(self, address: int) -> None:
+        """An allocation is over: an access to it is out of bounds. Raises StopIteration where there is none."""
+        part = next(part for part in self._parts if GLOBAL_BASE + part[1] == address)
+        self.valid[part[1] : part[1] + part[2].nbytes] = False
+
     def content(self, name: str) -> Array:
         """An allocation as it stands now, in its own type and shape."""
         start, content = self._part(name)

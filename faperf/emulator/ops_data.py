@@ -255,7 +255,7 @@ class Store(Access):
 
 
 @handles("ld", "ldu", memory=READ)
-def _load(d: Decoder, ins: Instruction) -> Operation | Load:
+def load(d: Decoder, ins: Instruction) -> Operation | Load:
     only(ins, "v2", "v4", "v8", "shared::cluster", "mmio", "b128", "L2::cache_hint")
     kind, size, count = _units(ins)
     names = d.vector(ins.operands[0])

@@ -419,16 +419,19 @@ class TensorMma:
     def __init__(self, d: Decoder, ins: Instruction) -> None:
         _group(ins)
         only(ins, "mma", "cta_group::1", "kind::f16")
-        if len(ins.operands) != 5:
+        if len(ins.operands) not in (5, 6):
             raise NotEmulatedError(f"{ins.opcode} with {len(ins.operands)} operands", ins.place)
+        self.masks = [d.row(text, 32) for text in d.vector(ins.operands[4])] if len(ins.operands) == 6 else []
         self.ins, self.from_tmem = ins, ins.operands[1].startswith("[")
         self.to = d.address(ins.operands[0])
         self.left: Any = d.address(ins.operands[1]) if self.from_tmem else d.row(ins.operands[1], 64)
-        self.rows = (d.row(ins.operands[2], 64), d.row(ins.operands[3], 32), d.row(ins.operands[4], 1))
+        self.rows = (d.row(ins.operands[2], 64), d.row(ins.operands[3], 32), d.row(ins.operands[-1], 1))
         self.key = (ins.parts, self.from_tmem)
 
     def given(self, path: Path) -> Array:
         """[address of D, that of A (or descriptor), descriptor of B, instruction descriptor, whether it adds] by lane."""
+        if any(path.pick(path.r["u32"][row]).any() for row in self.masks):
+            raise NotEmulatedError(f"{self.ins.opcode} with lanes of its output disabled", self.ins.place)
         left = addresses(path, self.left) if self.from_tmem else path.pick(path.r["u64"][self.left])
         others = [path.pick(path.r[kind][row]) for kind, row in zip(("u64", "u32", "pred"), self.rows, strict=True)]
         return np.array([part.astype(np.uint64) for part in (addresses(path, self.to), left, *others)])

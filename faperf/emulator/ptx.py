@@ -165,6 +165,8 @@ class _Reader:
     # ── declarations ──
 
     def _enter(self, text: str) -> None:
+        if text.startswith(".extern"):
+            return
         head = re.search(r"\.(entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)\s*(?:\((.*?)\))?", text, re.DOTALL)
         assert head is not None
         parameters = []
@@ -181,11 +183,11 @@ class _Reader:
         self.where = ""
 
     def _declare(self, text: str) -> bool:
-        """A variable or registers. Registers of an inner scope get names of their own."""
-        if text.startswith(".reg"):
+        """A variable or registers. Registers of an inner scope get names of their own; a call's parameters are such registers."""
+        if text.startswith((".reg", ".param")):
             assert self.kernel is not None
-            bits = TYPE_BITS.get(re.search(r"\.reg\s+\.(\w+)", text)[1], 0)  # type: ignore[index]
-            for name in re.sub(r"\.reg\s+\.\w+", "", text).split(","):
+            bits = TYPE_BITS.get(re.search(r"\.(?:reg|param)\s+(?:\.align\s+\d+\s+)?\.(\w+)", text)[1], 0)  # type: ignore[index]
+            for name in re.sub(r"\.(?:reg|param)\s+(?:\.align\s+\d+\s+)?\.\w+", "", text).split(","):
                 stem, _, count = name.strip().rstrip(">").partition("<")
                 for each in [f"{stem}{i}" for i in range(int(count))] if count else [stem]:
                     unique = each if len(self.scopes) == 1 else self._unique(each)
@@ -213,7 +215,7 @@ class _Reader:
 
     def _statement(self, text: str, line: int) -> None:
         if self.kernel is None or not self.scopes:
-            if not self._declare(text) and not re.match(r"\.(func|pragma|alias|extern)", text):
+            if text and not self._declare(text) and not re.match(r"\.(func|pragma|alias|extern)", text):
                 raise NotEmulatedError(f"cannot read {text[:60]!r}", f"PTX line {line}")
             return
         if text.startswith("."):
@@ -227,7 +229,8 @@ class _Reader:
             guard, text = text.split(None, 1)
             negated = guard[1] == "!"
             guard = self._known(guard.lstrip("@!"))
-        opcode, _, rest = text.partition(" ") if " " in text.split("\t")[0] else text.partition("\t")
+        opcode = re.match(r"[\w.:]*", text)[0]  # type: ignore[index]
+        rest = text[len(opcode) :]
         operands = tuple(self._operand(part) for part in split_operands(rest.strip()))
         parts = tuple(opcode.strip().replace("::", "~").split("."))
         parts = tuple(part.replace("~", "::") for part in parts)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import json
+import math
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -82,7 +84,7 @@ def attentions() -> list[Attention]:
     manifests = load_manifests(Project(REPOSITORY)).versions
     found = []
     for name, version in manifests.items():
-        if TARGET not in version.targets:
+        if TARGET not in version.targets or SHAPE["S"] % math.lcm(version.tile.m, version.tile.n):
             continue
         launches = resolve(version, Workload("silicon", "silicon", "attention_forward", SHAPE))
         for distribution in DISTRIBUTIONS:

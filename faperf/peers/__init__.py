@@ -1,0 +1,88 @@
+"""Other people's implementations on the same workloads: one small module a backend, and the worker that runs them.
+
+A backend is a module in this folder with a `PEER`, or a project's own, named in pyproject.toml: `[tool.faperf] peers = {mine =
+"my_peers:MINE"}`. Twenty lines:
+
+    def load():
+        import torch
+        from my_kernels import attention
+
+        return attention, f"my_kernels on torch {torch.__version__}"
+
+    MINE = Peer("mine", load)
+
+`load` imports what it needs and gives a function of the operation's inputs, by name and as torch tensors in the workload's
+layout, that returns the output, and words for the libraries that it stands on. What it raises is shown in its row.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from faperf.errors import ConfigError
+
+PEER = "PEER"
+RANK = ("cuDNN", "FA4 (CuTe-DSL)", "FA2 (Dao)", "SDPA flash", "Flex (Triton)", "Efficient", "Math")
+"""Built-in ones in the order of tables; a new one comes behind."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A backend. `load` gives the function and the libraries' words; see above. `layout` is that of the tensors it takes."""
+
+    name: str
+    load: Callable[[], tuple[Callable[..., Any], str]]
+    operation: str = "attention_forward"
+    layout: str = "BSHD"
+
+
+def sdpa(backend: str) -> Callable[[], tuple[Callable[..., Any], str]]:
+    """`load` for a backend of torch's scaled_dot_product_attention, by its name in torch.nn.attention.SDPBackend."""
+
+    def load() -> tuple[Callable[..., Any], str]:
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        attend, chosen = torch.nn.functional.scaled_dot_product_attention, getattr(SDPBackend, backend)
+
+        def attention(Q: Any, K: Any, V: Any) -> Any:  # noqa: N803 (the operation's names)
+            with sdpa_kernel(chosen):
+                return attend(Q.transpose(1, 2), K.transpose(1, 2), V.transpose(1, 2)).transpose(1, 2)
+
+        return attention, f"torch {torch.__version__}"
+
+    return load
+
+
+def locations(own: Mapping[str, str]) -> dict[str, str]:
+    """Name → "module:ATTRIBUTE" of the built-in backends and of a project's `own`."""
+    found = {}
+    for module in pkgutil.iter_modules(__path__):
+        if not module.name.startswith("_"):
+            location = f"{__name__}.{module.name}:{PEER}"
+            found[find_peer(location).name] = location
+    ranked = sorted(found, key=lambda name: RANK.index(name) if name in RANK else len(RANK))
+    return {name: found[name] for name in ranked} | dict(own)
+
+
+def find_peer(location: str, modules: str | None = None) -> Peer:
+    """The backend at "module:ATTRIBUTE"; `modules` is where a project's own ones lie. Raises ConfigError."""
+    if modules and modules not in sys.path:
+        sys.path.insert(0, modules)
+    module, _, attribute = location.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # importing runs the user's own code, which may raise anything
+        found = error
+    if not isinstance(found, Peer):
+        raise ConfigError(
+            f"no peer at '{location}'" + (f": {found}" if isinstance(found, Exception) else ""),
+            where="pyproject.toml, [tool.faperf] peers",
+            remedy="write it as module:ATTRIBUTE; the attribute is a faperf.peers.Peer",
+        )
+    return found
