@@ -21,6 +21,9 @@ import msgspec
 from faperf.errors import MeasuringError
 from faperf.record import Hot
 
+MARKER = "stamp"
+"""A kernel of the control's that is launched behind each of several works, so that their kernels can be told apart."""
+
 LIMIT_S = 600
 MOST_HOT = 24
 
@@ -115,16 +118,38 @@ class Ncu:
     def count(self, command: Sequence[str], environment: Mapping[str, str]) -> Counted:
         """Run `command` under ncu; what it launches between cudaProfilerStart and Stop is counted. Raises MeasuringError."""
         with tempfile.TemporaryDirectory() as folder:
-            report = Path(folder) / "report.ncu-rep"
-            names = sorted({name for several in self.metrics.values() for name in several})
-            options = ["--clock-control", "none", "--profile-from-start", "off", "--target-processes", "all"]
-            options += ["--section", "SourceCounters", "--metrics", ",".join(names), "--force-overwrite"]
-            said = self._say(*options, "--export", str(report), *command, environment=environment)
-            if not report.is_file():
-                raise MeasuringError(f"no counters: ncu wrote no report: {said.strip()[-500:]}")
+            report = self._report(
+                Path(folder), command, environment, list(self.metrics), ["--section", "SourceCounters"]
+            )
             raw = self._say("--import", str(report), "--page", "raw", "--csv", "--print-units", "base")
             source = self._say("--import", str(report), "--page", "source", "--csv", "--print-source", "sass")
         return counted(raw, source, self.metrics, self.version, self.missing)
+
+    def activities(self, command: Sequence[str], environment: Mapping[str, str]) -> list[Counted | None]:
+        """Tensor-core activity, cycles and time alone, of each work of `command`, which launches MARKER behind each; None for a
+        work that launched nothing. Raises MeasuringError.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            report = self._report(Path(folder), command, environment, [MS, SM_CYCLES, TENSOR_ACTIVE], [])
+            raw = self._say("--import", str(report), "--page", "raw", "--csv", "--print-units", "base")
+        return by_work(raw, self.metrics, self.version)
+
+    def _report(
+        self,
+        folder: Path,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        wanted: Sequence[str],
+        more: list[str],
+    ) -> Path:
+        report = folder / "report.ncu-rep"
+        names = sorted({name for what in wanted for name in self.metrics[what]})
+        options = ["--clock-control", "none", "--profile-from-start", "off", "--target-processes", "all"]
+        options += [*more, "--metrics", ",".join(names), "--force-overwrite"]
+        said = self._say(*options, "--export", str(report), *command, environment=environment)
+        if not report.is_file():
+            raise MeasuringError(f"no counters: ncu wrote no report: {said.strip()[-500:]}")
+        return report
 
     def _say(self, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
         try:
@@ -146,6 +171,17 @@ class Ncu:
         return answer.stdout
 
 
+def by_work(raw: str, metrics: Mapping[str, Sequence[str]], version: str = "") -> list[Counted | None]:
+    """A raw page whose kernels are those of several works, MARKER behind each."""
+    works: list[list[dict[str, str]]] = [[]]
+    for row in _rows(raw):
+        if row.get("Kernel Name") == MARKER:
+            works.append([])
+        else:
+            works[-1].append(row)
+    return [_counted(kernels, "", metrics, version, ()) if kernels else None for kernels in works[:-1]]
+
+
 def counted(
     raw: str, source: str, metrics: Mapping[str, Sequence[str]], version: str = "", missing: Sequence[str] = ()
 ) -> Counted:
@@ -153,7 +189,16 @@ def counted(
     kernels = _rows(raw)
     if not kernels:
         raise MeasuringError("no counters: ncu saw no kernel", remedy="faperf exec VERSION --once launches one")
+    return _counted(kernels, source, metrics, version, missing)
 
+
+def _counted(
+    kernels: Sequence[Mapping[str, str]],
+    source: str,
+    metrics: Mapping[str, Sequence[str]],
+    version: str,
+    missing: Sequence[str],
+) -> Counted:
     def value(row: Mapping[str, str], what: str) -> float | None:
         found = [number for name in metrics.get(what, ()) if (number := _number(row.get(name, ""))) is not None]
         return sum(found) if found else None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from faperf.counters import STALLS, TABLE, Ncu, counted
+from faperf.counters import MARKER, STALLS, TABLE, Ncu, by_work, counted
 from faperf.errors import MeasuringError
 from faperf.metrics import corrected_in
 from tests import fake_gpu
@@ -30,10 +30,16 @@ def fake_ncu(folder: Path, run: str = "") -> Path:
 case "$*" in
   --query-metrics) cat {DATA}/query-gh100.txt ;;
   --version) echo 'Version 2025.3.1.0 (build 36398880) (public-release)' ;;
-  *--import*raw*) cat {DATA}/v13-raw.csv ;;
+  *--import*raw*)
+     head -3 {DATA}/v13-raw.csv
+     for work in $(cat {folder}/works); do
+       sed -n '3s/attention_forward/{MARKER}/p' {DATA}/v13-raw.csv; sed -n 3p {DATA}/v13-raw.csv
+     done ;;
   *--import*source*) cat {DATA}/v13-source.csv ;;
   *) echo "$@" > {folder}/asked
      {run}
+     for word in "$@"; do case "$word" in peer:*|t1@*) works="$works x" ;; esac; done
+     echo $works > {folder}/works
      while [ "$1" != --export ]; do shift; done; touch "$2" ;;
 esac""",
     )
@@ -70,6 +76,18 @@ def test_two_kernels_are_added_up_and_averaged_by_time() -> None:
     assert seen.ms == pytest.approx(0.109088 * 1.1)
     assert seen.sm_cycles == pytest.approx(2 * 186_305.55)
     assert seen.shares["tensor_active"] == pytest.approx(0.5117 / 1.1)
+
+
+def test_works_are_told_apart_by_the_marker_behind_each() -> None:
+    names, units, row = page("v13-raw.csv").splitlines()
+    mark = row.replace("attention_forward", MARKER)
+    half = row.replace('"109,088"', '"54,544"').replace('"51.17"', '"20.00"')
+    first, second, third = by_work("\n".join([names, units, row, half, mark, mark, half, mark]), METRICS)
+    assert first is not None
+    assert first.shares["tensor_active"] == pytest.approx((2 * 0.5117 + 0.2) / 3)
+    assert second is None
+    assert third is not None
+    assert third.shares["tensor_active"] == pytest.approx(0.2)
 
 
 def test_nothing_launched() -> None:
@@ -124,6 +142,9 @@ def test_run_counts_and_records_and_explain_uses_it(user: UserProject, faperf: C
     asked = (gpu / "bin/asked").read_text()
     assert "exec t1 --once --target sm_90a --workload tiny" in asked
     assert "counters/" in answer.stderr
+    shown = faperf("show", "t1").stdout
+    assert "no faster than" in shown
+    assert "memory 0.0000 ms" in shown  # 128 KiB at 4.8 TB/s
     explained = faperf("explain", "t1").stdout
     assert "stalls: long scoreboard (limits)" in explained
     assert "shared-memory bandwidth" in explained
