@@ -27,7 +27,7 @@ CHANGES = {
     "b-alone": (H14.replace(FIRST, IN_PAIRS), "", ""),
     "c-narrow-swizzle": (H14, Q_MAP, Q_MAP.replace("swizzle: 128", "swizzle: 64")),
     "c-three-dimensions": (H14, Q_MAP, Q_MAP.replace("[64, 1, 64, 1]", "[64, 1, 64]")),
-    "c-too-large-cluster": (H14, "    block: [128]", "    cluster: [1, 6]\n    block: [128]"),
+    "c-too-large-cluster": (H14, "    block: [128]", "    cluster: [8, 6]\n    block: [128]"),
 }
 """Source, and what becomes of h14's manifest: old, new."""
 
