@@ -180,6 +180,7 @@ def test_run_counts_and_records_and_explain_uses_it(user: UserProject, faperf: C
     assert "counters/" in answer.stderr
     shown = faperf("show", "t1").stdout
     assert "no faster than" in shown
+    assert "tensor-core activity (TCA)" in shown
     assert "memory 0.0000 ms" in shown  # 128 KiB at 4.8 TB/s
     explained = faperf("explain", "t1").stdout
     assert "stalls: long scoreboard (limits)" in explained
