@@ -72,10 +72,13 @@ def with_parents(steps: Sequence[Step], manifests: Manifests) -> list[Step]:
 
 @dataclass(frozen=True)
 class Progress:
-    """Called as work goes on. `begin(total)`, then `step(label)` once for each finished step; `cached` ones cost nothing."""
+    """Called as work goes on. `begin(what, total)`, then `step(label, cached)` once for each finished step; `cached` ones cost
+    nothing. `say` is for what concerns no step's end.
+    """
 
-    begin: Callable[[int], None] = lambda total: None
+    begin: Callable[[str, int], None] = lambda what, total: None
     say: Callable[[str], None] = lambda line: None
+    detail: Callable[[str], None] = lambda line: None
     step: Callable[[str, bool], None] = lambda label, cached: None
 
 
@@ -108,13 +111,17 @@ class Workshop:
         cls, project: Project, *, nvcc: str | None = None, jobs: int | None = None, progress: Progress | None = None
     ) -> Workshop:
         """Find git and the tools. Raises ToolchainError where there is no compiler."""
+        progress = progress or Progress()
+        toolchain = find_toolchain(nvcc, installed=project.toolchains)
+        tools = toolchain.identity
+        progress.detail(f"nvcc {tools.nvcc} ({toolchain.origin}: {toolchain.nvcc}), {tools.host}; {toolchain.nvdisasm}")
         return cls(
             project=project,
             history=History(project),
-            toolchain=find_toolchain(nvcc, installed=project.toolchains),
+            toolchain=toolchain,
             jobs=jobs or os.cpu_count() or 1,
             repository=open_repository(project),
-            progress=progress or Progress(),
+            progress=progress,
         )
 
     def commit_tree(self, commit: str) -> Path:
@@ -151,7 +158,7 @@ def build_steps(workshop: Workshop, root: Path, manifests: Manifests, steps: Seq
         what = error.what[:ERROR_LIMIT]
         entries.append(Entry(version=step[0].id, target=step[1], parent=step[0].parent, error=what))
 
-    workshop.progress.begin(len(steps))
+    workshop.progress.begin("building", len(steps))
     with contextlib.closing(_build_all(workshop, builder, steps)) as results:
         for step, artifact, error in results:
             if error is not None:

@@ -5,14 +5,14 @@ and how they scatter tells the smallest change that a gate can see.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 from faperf import record
-from faperf.building import Selection, Workshop
+from faperf.building import Progress, Selection, Workshop
 from faperf.errors import FaperfError, MeasuringError
 from faperf.gate import BASELINE, pooled, protocol_for
 from faperf.harness import Wish, build_tree
@@ -67,7 +67,7 @@ def calibrate(
     protocol = protocol_for(1, limits, budget_s)
     job = against(job, {BASELINE: job}, history.class_here(gpu.machine_class))
     job = record.replace(job, protocol=protocol)
-    found, wrong = _gates(job, gates, limits, gpu.card, operations, workshop.progress.say, here)
+    found, wrong = _gates(job, gates, limits, gpu.card, operations, workshop.progress, here)
     calibrated = Calibrated(failures=outcome.failures, wrong=wrong)
     when = now()
     for task in job.tasks:
@@ -89,7 +89,7 @@ def _gates(
     limits: Thresholds,
     card: str,
     operations: Operations,
-    say: Callable[[str], None],
+    progress: Progress,
     here: Here,
 ) -> tuple[dict[Place, list[Gate]], bool]:
     """The gates of each task, which take turns, and whether some kernel was wrong: a task with such a one has none."""
@@ -104,7 +104,7 @@ def _gates(
             wrong.add(place)
 
     rounds = record.replace(job, tasks=[task for _ in range(gates) for task in job.tasks])
-    perform(rounds, card, operations, partial(keep, 0), say, here.worker)
+    perform(rounds, card, operations, partial(keep, 0), progress.say, here.worker, progress=progress)
     again = [
         task
         for task in job.tasks
@@ -112,9 +112,9 @@ def _gates(
         if judge_pair(timing, BASELINE, limits) in UNDECIDED
     ]
     if again:
-        say(f"inconclusive: {len(again)} measured once more")
+        progress.say(f"inconclusive: {len(again)} measured once more")
         second = record.replace(job, tasks=again)
-        perform(second, card, operations, partial(keep, 1), say)
+        perform(second, card, operations, partial(keep, 1), progress.say, progress=progress)
     right = [
         (task.side, task.workload)
         for task in job.tasks

@@ -46,10 +46,11 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What an emulation came to: a check, or why there is none."""
+    """What an emulation came to: a check, or why there is none. `known`: from an earlier emulation."""
 
     check: Check | None = None
     refused: str | None = None
+    known: bool = False
 
 
 def small_workloads(version: Version, first: Workload) -> list[Workload]:
@@ -118,8 +119,9 @@ class Emulation:
         with contextlib.suppress(OSError, msgspec.DecodeError):
             verdict = msgspec.json.decode(path.read_bytes(), type=Verdict)
             if verdict.check is None:
-                return verdict
-            return Verdict(record.replace(verdict.check, build=subject.build, workload=subject.workload))
+                return Verdict(refused=verdict.refused, known=True)
+            own = record.replace(verdict.check, build=subject.build, workload=subject.workload)
+            return Verdict(own, known=True)
         try:
             verdict = Verdict(self.check(subject, distribution, schedule))
         except NotEmulatedError as error:

@@ -257,7 +257,7 @@ def measure(
         known = workshop.history.calibrations(workshop.history.class_here(gpu.machine_class))
         found.notes = foresee(known, shapes, protocol, found.comparisons, limits)
     found.job = job = record.replace(job, seeds=SEEDS, protocol=protocol)
-    say = workshop.progress.say
+    progress, say = workshop.progress, workshop.progress.say
 
     def keep(name: str, measured: Found) -> None:
         if isinstance(measured, Check):
@@ -268,11 +268,12 @@ def measure(
         before = found.timings.get(place)
         found.timings[place] = pooled(before, measured) if before else measured
 
-    perform(job, gpu.card, operations, keep, say, here.worker, timed=ask.timed)
+    perform(job, gpu.card, operations, keep, say, here.worker, timed=ask.timed, progress=progress)
     again = [task for task in job.tasks if _undecided(job, task, found, limits)]
     if again:
         say(f"inconclusive: {len(again)} measured once more")
-        perform(record.replace(job, tasks=again, seeds=SEEDS[:1]), gpu.card, operations, keep, say)
+        second = record.replace(job, tasks=again, seeds=SEEDS[:1])
+        perform(second, gpu.card, operations, keep, say, progress=progress)
     return found
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faperf import __version__, record
-from faperf.building import Outcome, Selection, Step, Workshop, build_steps, with_parents
+from faperf.building import Outcome, Progress, Selection, Step, Workshop, build_steps, with_parents
 from faperf.comparison import DiffRow
 from faperf.device import Gpu, can_measure, find_gpu
 from faperf.errors import HistoryError, MeasuringError, SelectionError
 from faperf.figures import builds_of, carry_figures, informed, recorded
 from faperf.history import NO_GPU_CLASS, History, new_run_id, now
-from faperf.job import Job
+from faperf.job import Job, Task
 from faperf.manifest import Manifests, Version, check_workloads, ladder_key, load_manifests
 from faperf.measuring import (
     Found,
@@ -28,7 +28,7 @@ from faperf.measuring import (
 )
 from faperf.operations import Operations, load_operations
 from faperf.project import Project
-from faperf.record import Build, Check, Run, Timing
+from faperf.record import Build, Check, Entry, Run, Timing
 from faperf.worker import Here, Worker
 
 MANIFEST_FILES = "manifests/*.yaml"
@@ -111,7 +111,7 @@ def bundle_tree(workshop: Workshop, selection: Selection, workloads: tuple[str, 
     return outcome, job_of(operations, manifests, outcome, steps, workloads)
 
 
-def run_bundle(job: Job, operations: Operations, say: Callable[[str], None]) -> Results:
+def run_bundle(job: Job, operations: Operations, progress: Progress) -> Results:
     """`faperf run --bundle`: a job measured here, where neither git nor nvcc nor the sources need be.
 
     `operations` are this host's: a bundle brings no code.
@@ -134,7 +134,7 @@ def run_bundle(job: Job, operations: Operations, say: Callable[[str], None]) -> 
     if not job.tasks:
         raise MeasuringError(f"nothing in the bundle runs on the {gpu.name} (compute capability {gpu.capability})")
     found: list[Found] = []
-    perform(job, gpu.card, operations, lambda _, measured: found.append(measured), say)
+    perform(job, gpu.card, operations, lambda _, measured: found.append(measured), progress.say, progress=progress)
     return Results(record.SCHEMA, with_measured(run, found, {}), found)
 
 
@@ -151,22 +151,28 @@ def import_results(history: History, results: Results) -> Path:
     return history.publish(_completed(carry_figures(run, newest, history.same_code), newest), results.records)
 
 
-def exec_once(workshop: Workshop, version: Version, target: str | None, workload: str | None) -> None:
-    """`faperf exec`: build a version and launch it once in this process, for ncu and compute-sanitizer."""
+def exec_once(workshop: Workshop, versions: Sequence[Version], target: str | None, workload: str | None) -> None:
+    """`faperf exec`: build versions and launch each once in this process, for ncu and compute-sanitizer."""
     gpu, reason = find_gpu()
     if gpu is None or not can_measure():
         raise MeasuringError(
             f"exec needs a GPU and cupy: {reason or 'cupy or cuda-bindings is not installed'}", remedy="faperf doctor"
         )
-    chosen = target or next((t for t in version.targets if gpu.runs(t)), None)
+    ids = tuple(version.id for version in versions)
+    common = [t for t in versions[0].targets if all(t in version.targets for version in versions)]
+    chosen = target or next((t for t in common if gpu.runs(t)), None)
     if chosen is None:
-        raise SelectionError(f"no target of {version.id} runs on the {gpu.name}; it has: {', '.join(version.targets)}")
-    outcome, job = bundle_tree(workshop, Selection((version.id,), (chosen,)), (workload,) if workload else ())
+        raise SelectionError(f"no target of {', '.join(ids)} runs on the {gpu.name}; it has: {', '.join(common)}")
+    outcome, job = bundle_tree(workshop, Selection(ids, (chosen,)), (workload,) if workload else ())
     for failure in outcome.failures:
         raise failure
-    if not job.tasks:
-        raise SelectionError(f"{version.id} has no workload '{workload}'", remedy="faperf list")
-    launch_once(job, load_operations(workshop.project))
+    first: dict[str, Task] = {}
+    for task in job.tasks:
+        first.setdefault(job.side(task.side).version, task)
+    for name in ids:
+        if name not in first:
+            raise SelectionError(f"{name} has no workload '{workload}'", remedy="faperf list")
+    launch_once(record.replace(job, tasks=[first[name] for name in ids]), load_operations(workshop.project))
 
 
 def rerun_commits(
@@ -195,7 +201,7 @@ def rerun_commits(
     timings: list[Timing] = []
     if job.tasks:
         keep = lambda _, found: timings.append(found) if isinstance(found, Timing) else None  # noqa: E731
-        perform(job, gpu.card, operations, keep, workshop.progress.say)
+        perform(job, gpu.card, operations, keep, workshop.progress.say, progress=workshop.progress)
     return timings
 
 
@@ -262,7 +268,7 @@ def _measure(
 
     if todo:
         job = record.replace(job, tasks=todo)
-        perform(job, gpu.card, operations, found, workshop.progress.say, worker)
+        perform(job, gpu.card, operations, found, workshop.progress.say, worker, progress=workshop.progress)
     outcome.run = with_measured(outcome.run, kept, known)
     outcome.measured_anew = bool(todo)
     outcome.wrong = any(isinstance(f, Check) and not f.ok for f in kept)
@@ -281,29 +287,37 @@ def emulate(
 
     operations = load_operations(workshop.project)
     kept = workshop.project.make_state() / "emulated"
+
+    def chosen(entry: Entry) -> Version | None:
+        version = manifests.versions.get(entry.version)
+        if version is None or (version, entry.target) not in steps or (gpu and gpu.runs(entry.target)):
+            return None
+        return version if entry.build and manifests.workloads_of(version) else None
+
+    workshop.progress.begin("emulating", sum(chosen(entry) is not None for entry in outcome.run.entries))
     entries = []
     for entry in outcome.run.entries:
-        version = manifests.versions.get(entry.version)
-        chosen = version is not None and (version, entry.target) in steps and not (gpu and gpu.runs(entry.target))
-        workloads = manifests.workloads_of(version) if version else []
-        if version is None or not chosen or entry.build is None or not workloads:
+        version = chosen(entry)
+        if version is None or entry.build is None:
             entries.append(entry)
             continue
+        workloads = manifests.workloads_of(version)
         ptx = outcome.artifacts[entry.build].ptx.read_text(encoding="utf-8")
         operation = operations[version.operation.name]
-        said, errors = "right", {}
+        said, errors, known = "right", {}, True
         for verdict in verify(operation, version, entry.build, ptx, workloads[0], kept):
+            known = known and verdict.known
             if verdict.check is None:
                 said = f"not emulated: {verdict.refused}"
-                workshop.progress.say(f"{entry.version} for {entry.target}: {said}")
                 break
             found(verdict.check)
             if verdict.check.relative_l2 is not None:  # it is the same in every schedule
                 errors[f"{verdict.check.distribution}, {verdict.check.workload}"] = verdict.check.relative_l2
             if not verdict.check.ok:
                 said = f"WRONG on {verdict.check.distribution}, {verdict.check.workload}: {verdict.check.failure}"
-                workshop.progress.say(f"{entry.version} for {entry.target}: {said} (emulated)")
                 outcome.wrong = True
+        words = said if verdict.check is None else f"{said} (emulated)"
+        workshop.progress.step(f"{entry.version} for {entry.target}: {words}", known and said == "right")
         entries.append(record.replace(entry, emulated=said, emulated_errors=errors))
     outcome.run = record.replace(outcome.run, entries=entries)
 

@@ -15,7 +15,7 @@ import msgspec
 
 from faperf import __version__, record
 from faperf.build import Artifact
-from faperf.building import Outcome, Step
+from faperf.building import Outcome, Progress, Step
 from faperf.device import LaunchError
 from faperf.errors import HistoryError, MeasuringError
 from faperf.history import History, write_atomically
@@ -215,12 +215,16 @@ def perform(
     spawned: Worker | None = None,
     *,
     timed: bool = True,
+    progress: Progress | None = None,
 ) -> None:
     """Every task of a job, one after another: verify on each distribution, then time what is right (unless not `timed`).
 
     Faults and hangs become failed checks; the next task goes on in a new worker. `found` gets each record as it comes,
-    with its side's name: two sides may be one build. `spawned` is a worker whose child may be up already.
+    with its side's name: two sides may be one build. `spawned` is a worker whose child may be up already. `progress` counts the
+    tasks; without it `say` tells what came of each.
     """
+    progress = progress or Progress(step=lambda label, cached: say(label))
+    progress.begin("measuring", len(job.tasks))
     right: dict[tuple[str, str], bool] = {}
     with the_card(card, say), spawned or Worker() as worker:
         worker.job, worker.places = job, operations.places_of(side.operation for side in job.sides)
@@ -235,9 +239,13 @@ def perform(
                     right[name, task.workload] = all(check.ok for check in checks)
                     for check in checks:
                         found(name, check)
+            came = "right" if right[task.side, task.workload] else "WRONG"
             if timed and right[task.side, task.workload]:
                 partners = {role: name for role, name in task.partners.items() if right[name, task.workload]}
-                found(task.side, _time(job, record.replace(task, partners=partners), worker, say))
+                last = _time(job, record.replace(task, partners=partners), worker)
+                found(task.side, last)
+                came = last.failure or "" if isinstance(last, Check) else _figures(last)
+            progress.step(f"{task.side} on {task.workload}: {came}", False)
 
 
 def _verify(
@@ -257,26 +265,34 @@ def _verify(
             return
 
 
-def _time(job: Job, task: Task, worker: Worker, say: Callable[[str], None]) -> Found:
+def _time(job: Job, task: Task, worker: Worker) -> Found:
     """The timing; a failed check where the kernel did not live through it."""
     try:
-        timing = worker.time(task)
+        return worker.time(task)
     except FaultError as fault:
         blank = blank_check(job, job.side(task.side), job.workload(task.workload), "timing", job.seeds[0])
-        say(f"{task.side} on {task.workload}: {fault.kind} while timing: {fault.detail}")
         return record.replace(blank, fault=fault.kind, failure=f"while timing: {fault.kind}: {fault.detail}")
-    say(f"{task.side} on {task.workload}: {timing.ms.value:.4f} ms, {timing.tflops:.1f} TFLOPS")
-    return timing
+
+
+def _figures(timing: Timing) -> str:
+    return f"{timing.ms.value:.4f} ms, {timing.tflops:.1f} TFLOPS"
 
 
 def launch_once(job: Job, operations: Operations) -> None:
-    """The first task's kernel, once, on the inputs that are timed, in this process. Raises MeasuringError."""
-    side, workload = job.side(job.tasks[0].side), job.workload(job.tasks[0].workload)
-    try:
-        distribution = operations[side.operation].distributions[0]
-        Bench(job, operations, lambda answer: None).launch(side, workload, distribution, job.seeds[0], profiled=True)
-    except LaunchError as fault:
-        raise MeasuringError(f"{side.name} on {workload.name}: {fault.kind}: {fault.detail}") from fault
+    """Each task's kernel once, on the inputs that are timed, in this process; a marker for profilers behind each of several.
+
+    Raises MeasuringError.
+    """
+    bench = Bench(job, operations, lambda answer: None)
+    for task in job.tasks:
+        side, workload = job.side(task.side), job.workload(task.workload)
+        try:
+            distribution = operations[side.operation].distributions[0]
+            bench.launch(side, workload, distribution, job.seeds[0], profiled=True)
+        except LaunchError as fault:
+            raise MeasuringError(f"{side.name} on {workload.name}: {fault.kind}: {fault.detail}") from fault
+        if len(job.tasks) > 1:
+            bench.card.mark()
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 // Change    cp.async and its two producer warps -> TMA, which swizzles and counts bytes on an mbarrier by itself; one
 //           thread starts it. S = QK^T is a chain of eight wgmma, both operands in shared memory, S in registers as
 //           mma.sync has it.
-// Gain      time -5.4 % [-5.5, -5.2] against v13, 335 TFLOPS (H200, published shape; history/). One stage, but three
+// Gain      time -5.87 % [-5.92, -5.78] against v13, 335 TFLOPS (H200, published shape; history/). One stage, but three
 //           CTAs an SM hide each other's waits: where v14 was reported slower than v13, this is faster.
 // Tiles     Br = Bc = 64, D = 128; a tile is two boxes of 64 columns, for K-major operands have rows of 128 bytes.
 // Warps     4, one warpgroup, 16 query rows each; thread 0 starts copies too. TMA -> QK -> softmax -> PV -> next tile.

@@ -1,13 +1,13 @@
 // h20 (parent h16): O is summed up in halves in shared memory by HFMA2; exponentials and row sums are halves too.
 // Change    PV of a tile starts from zero; O = alpha O + PV is an HFMA2 in shared memory, where a thread keeps its
 //           elements as chunks of 16 bytes. ex2.f16x2 gives P as PV takes it. Maxima and scaled scores stay fp32. The
-//           room for O comes from key tiles of 64 (with 128 one CTA fits an SM, and it is slower: 276 TFLOPS).
-// Loss      PENDING, 337 TFLOPS (H200, published shape; history/), and LESS ACCURATE: relative L2 error 9.3e-4 on
-//           normal inputs where h16 has 2.8e-4. 119 registers instead of 239, which nobody needs: shared memory allows
-//           two CTAs all the same.
+//           room for O comes from key tiles of 64 (with 128 one CTA fits an SM: 276 TFLOPS).
+// Loss      time +33.7 % [+33.1, +34.0] against h16, 337 TFLOPS (H200, published shape; history/), and LESS ACCURATE:
+//           relative L2 error 9.3e-4 on normal inputs where h16 has 2.8e-4. 119 registers instead of 239 buy nothing:
+//           shared memory allows two CTAs all the same, and all of O goes through it every tile.
 // Tiles     Br = 128, Bc = 64, D = 128; Q 32, K and V 16, O 32 KiB.
 // Warps     as h16.
-// Supported as h15; a row's sum of exponentials must stay below 65504.
+// Supported as h15; a row's sum of exponentials must stay below 65504. (No h19: tcgen05.ld.red has no like on Hopper.)
 // Launch    grid (S / 128, B * H), 128 threads, 98328 bytes of dynamic shared memory.
 // Sources   as h14.
 #include "ptx.cuh"

@@ -8,8 +8,10 @@ REFUSED for what the emulator says that it cannot judge. The docs show this tabl
 # ruff: noqa: E501 (a mutation is a row of a table)
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from faperf.emulating import Verdict
 from faperf.emulator.fault import (
     BAD_BARRIER,
     BAD_DESCRIPTOR,
@@ -134,10 +136,17 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-def table() -> str:
-    """The mutations in Markdown, as docs/emulator.md shows them between its markers."""
-    rows = [f"| {m.version} | {m.what} | {'**missed**' if m.finds == MISSED else m.finds} |" for m in MUTATIONS]
-    missed, refused = (sum(m.finds == kind for m in MUTATIONS) for kind in (MISSED, REFUSED))
-    found = len(MUTATIONS) - missed - refused
-    head = f"{len(MUTATIONS)} mutations: {found} found, {missed} missed, {refused} refused (the emulator says that it cannot judge)."
+def found(verdict: Verdict) -> str:
+    """What an emulation came to, in the words of `Mutation.finds`."""
+    if verdict.check is None:
+        return REFUSED
+    return MISSED if verdict.check.ok else verdict.check.fault or WRONG
+
+
+def table(mutations: Sequence[Mutation]) -> str:
+    """Mutations in Markdown, as docs/emulator.md shows them between its markers."""
+    rows = [f"| {m.version} | {m.what} | {'**missed**' if m.finds == MISSED else m.finds} |" for m in mutations]
+    missed, refused = (sum(m.finds == kind for m in mutations) for kind in (MISSED, REFUSED))
+    count = len(mutations) - missed - refused
+    head = f"{len(mutations)} mutations: {count} found, {missed} missed, {refused} refused (the emulator says that it cannot judge)."
     return "\n".join([head, "", "| kernel | made wrong | found as |", "|---|---|---|", *rows])

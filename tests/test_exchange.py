@@ -69,7 +69,7 @@ def test_exports_say_what_was_measured(measured: Cli, user: UserProject) -> None
 def test_nothing_to_export(user: UserProject) -> None:
     answer = cli_in(user.root)("export", "pytest-benchmark")
     assert answer.exit_code == 1
-    assert "Nothing to export" in answer.stderr
+    assert "nothing to export" in answer.stderr
 
 
 def test_no_cell_is_a_formula() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from faperf import measuring, record
 from faperf.build import Artifact
-from faperf.building import Outcome, Selection
+from faperf.building import Outcome, Progress, Selection
 from faperf.errors import FaperfError, HistoryError, MeasuringError, SelectionError
 from faperf.figures import carry_figures, silicon_of
 from faperf.harness import import_results, run_bundle
@@ -501,7 +501,7 @@ def test_a_bundle_of_an_operation_that_is_not_here_is_refused(
     monkeypatch.setattr(harness, "can_measure", lambda: True)
     sides = [record.replace(side, **changes) for side in FULL.sides]
     with pytest.raises(MeasuringError, match="there is no operation") as caught:
-        run_bundle(record.replace(FULL, sides=sides), OPERATIONS, print)
+        run_bundle(record.replace(FULL, sides=sides), OPERATIONS, Progress())
     assert "0.1.0" in str(caught.value.remedy)
 
 
@@ -672,7 +672,7 @@ def test_a_fault_while_timing_is_a_failed_check_and_the_next_task_goes_on(fake: 
     assert (failed.build, failed.distribution, failed.fault) == ("build-t1", "timing", "trap")
     assert failed.failure == "while timing: trap: in detail"
     assert [f.build for f in found if isinstance(f, Timing)] == ["build-t2", "build-t3"]
-    assert f"{T1} on tiny: trap while timing: in detail" in said
+    assert f"{T1} on tiny: while timing: trap: in detail" in said
     assert tasks_left(THREE, list(found), {}) == []
 
 

@@ -8,20 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from faperf.emulating import Emulation, Verdict
+from faperf.emulating import Emulation
 from faperf.emulator import SCHEDULES
 from faperf.operations import BUILT_IN
 from faperf.toolchain import Toolchain
 from tests.conftest import REPOSITORY
 from tests.emulating import TCGEN05, subject_of, tcgen05_subject
-from tests.mutations import MISSED, MUTATIONS, REFUSED, WRONG, Mutation, table
+from tests.mutations import MISSED, MUTATIONS, Mutation, found, table
+from tests.mutations_hopper import HOPPER
+from tests.mutations_ladder import LADDER
 
 ATTENTION = BUILT_IN["attention_forward"]
+RUN_HERE = [*MUTATIONS, *HOPPER]
 SHAPE = {"B": 2, "H": 2, "S": 256, "D": 128}
+HOPPER_SHAPE = {"B": 1, "H": 2, "S": 256, "D": 128}
+"""Two to four tiles of keys; a CTA of these kernels does more at a time."""
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=[mutation.name for mutation in MUTATIONS])
+@pytest.mark.parametrize("mutation", RUN_HERE, ids=[mutation.name for mutation in RUN_HERE])
 def test_a_mutation_is_found(mutation: Mutation, tmp_path: Path, toolchain: Toolchain) -> None:
     source = tmp_path / (TCGEN05 if mutation.version == "tcgen05" else f"kernels/{mutation.version}.cu")
     for directory in ("kernels", "tests/data/kernels"):
@@ -30,21 +35,16 @@ def test_a_mutation_is_found(mutation: Mutation, tmp_path: Path, toolchain: Tool
     if mutation.version == "tcgen05":
         subject = tcgen05_subject(SHAPE, toolchain, tmp_path / "cache", tmp_path)
     else:
-        subject = subject_of(mutation.version, "sm_90a", SHAPE, toolchain, tmp_path / "cache", tmp_path)
+        shape = HOPPER_SHAPE if mutation in HOPPER else SHAPE
+        subject = subject_of(mutation.version, "sm_90a", shape, toolchain, tmp_path / "cache", tmp_path)
     emulation = Emulation(ATTENTION)
     verdicts = [emulation.verdict(subject, "growing", schedule, tmp_path / "kept") for schedule in SCHEDULES]
-    assert mutation.finds in [_found(verdict) for verdict in verdicts], verdicts
+    assert mutation.finds in [found(verdict) for verdict in verdicts], verdicts
     assert (mutation.finds == MISSED) == any(verdict.check and verdict.check.ok for verdict in verdicts)
     faults = [verdict.check.failure for verdict in verdicts if verdict.check and verdict.check.fault]
     assert all(".cu:" in str(failure) or "ends without freeing" in str(failure) for failure in faults)
 
 
-def _found(verdict: Verdict) -> str:
-    if verdict.check is None:
-        return REFUSED
-    return MISSED if verdict.check.ok else verdict.check.fault or WRONG
-
-
 def test_the_docs_show_the_table() -> None:
     page = (REPOSITORY / "docs" / "emulator.md").read_text(encoding="utf-8")
-    assert table() in page, "run: python docs/mutation_table.py"
+    assert table([*MUTATIONS, *LADDER, *HOPPER]) in page, "run: python docs/mutation_table.py"

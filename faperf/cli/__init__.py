@@ -8,16 +8,17 @@ from pathlib import Path
 import click
 
 from faperf import __version__
-from faperf.cli import bisect, calibrate, emulate, exchange, explain, gate, run, tend, views
-from faperf.cli.shared import INTERRUPTED, complain, guard_output
+from faperf.cli import bisect, calibrate, complete, emulate, exchange, explain, gate, run, tend, views
+from faperf.cli.screen import complain, guard_output, screen_options
+from faperf.cli.shared import INTERRUPTED
 from faperf.errors import FaperfError
 
 COMMANDS = [
     *(run.run, run.bundle, exchange.import_, exchange.export, run.execute, emulate.emulate),
     *(gate.gate, gate.accept, bisect.bisect, calibrate.calibrate),
     *(explain.explain, explain.peers),
-    *(views.ladder, views.diff, views.show, views.list_versions),
-    *(tend.check, tend.new, tend.doctor, tend.toolchain, tend.machine, tend.gc),
+    *(views.ladder, views.diff, views.history, views.show, views.list_versions),
+    *(tend.check, tend.new, tend.doctor, tend.toolchain, tend.machine, tend.gc, complete.completion),
 ]
 
 
@@ -62,5 +63,12 @@ def cli(context: click.Context, directory: Path) -> None:
     context.obj = directory
 
 
+def _with_screen_options(command: click.Command) -> None:
+    command.params.extend(screen_options())
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        _with_screen_options(inner)
+
+
 for command in COMMANDS:
     cli.add_command(command)
+_with_screen_options(cli)

@@ -8,15 +8,19 @@ from pathlib import Path
 
 import click
 
-from faperf.cli.shared import format_option, jobs_option, nvcc_option, open_project, progress_shown, say_warnings
+from faperf.cli.complete import TARGET, VERSION, WORKLOAD
+from faperf.cli.screen import present, progress_shown
+from faperf.cli.shared import format_option, jobs_option, nvcc_option, open_project, say_warnings
 
 
 @click.command()
-@click.argument("version")
+@click.argument("version", type=VERSION)
 @click.option("--good", required=True, metavar="REF", help="A commit where it was fine.")
 @click.option("--bad", default="HEAD", show_default=True, metavar="REF", help="A later commit where it is worse.")
-@click.option("--target", metavar="SM", help="For this target (sm_103a); by default one that runs here.")
-@click.option("--workload", metavar="NAME", help="Measure on this workload; by default the version's first.")
+@click.option("--target", metavar="SM", type=TARGET, help="For this target (sm_103a); by default one that runs here.")
+@click.option(
+    "--workload", metavar="NAME", type=WORKLOAD, help="Measure on this workload; by default the version's first."
+)
 @click.option(
     "--metric",
     type=click.Choice(["time", "static", "accuracy"]),
@@ -58,6 +62,6 @@ def bisect(
         workshop = Workshop.open(open_project(directory), nvcc=nvcc, jobs=jobs, progress=progress)
         question = Question(version, good, bad, target, workload, Metric(metric) if metric else None)
         found = find(workshop, question, here)
-    click.echo(bisect_text(found, style))
+    present(bisect_text(found, style), style)
     say_warnings(workshop.history)
     sys.exit(int(found.status))

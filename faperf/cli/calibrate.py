@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
+from faperf.cli.complete import VERSION
+from faperf.cli.screen import complain, note, present, progress_shown
 from faperf.cli.shared import (
     WRONG,
-    complain,
     format_option,
     jobs_option,
     nvcc_option,
     open_project,
-    progress_shown,
     say_warnings,
     targets_option,
     workloads_option,
@@ -22,7 +22,7 @@ from faperf.cli.shared import (
 
 
 @click.command()
-@click.argument("versions", nargs=-1)
+@click.argument("versions", nargs=-1, type=VERSION)
 @targets_option
 @workloads_option
 @click.option(
@@ -70,7 +70,7 @@ def calibrate(
     history = History(project)
     if shown:
         known = history.calibrations()
-        click.echo(calibration_text(added_up(known), tallies(known), style))
+        present(calibration_text(added_up(known), tallies(known), style), style)
         say_warnings(history)
         return
     from faperf.worker import Here
@@ -85,9 +85,9 @@ def calibrate(
         complain(str(failure))
     if found.calibrations:
         known = history.calibrations(found.calibrations[0].machine)
-        click.echo(calibration_text(found.calibrations, tallies(known), style))
+        present(calibration_text(found.calibrations, tallies(known), style), style)
     if found.recorded:
-        click.echo(f"Recorded: {project.relative(found.recorded)}", err=True)
+        note(f"Recorded: {project.relative(found.recorded)}")
     say_warnings(history)
     if found.wrong:
         complain("a kernel is wrong, so it was not calibrated: faperf run says where")

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from faperf.cli.shared import WRONG, nvcc_option, open_project, progress_shown
+from faperf.cli.complete import TARGET, VERSION, WORKLOAD
+from faperf.cli.screen import progress_shown
+from faperf.cli.shared import WRONG, nvcc_option, open_project
 from faperf.emulator import SCHEDULES
 
 if TYPE_CHECKING:
@@ -23,9 +25,9 @@ CTAS = 16
 
 
 @click.command()
-@click.argument("version")
-@click.option("--target", metavar="SM", help="The target; the version's first by default.")
-@click.option("--workload", metavar="NAME", help="A workload as it is; two small ones by default.")
+@click.argument("version", type=VERSION)
+@click.option("--target", metavar="SM", type=TARGET, help="The target; the version's first by default.")
+@click.option("--workload", metavar="NAME", type=WORKLOAD, help="A workload as it is; two small ones by default.")
 @click.option(
     "--ctas",
     type=click.IntRange(min=1),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from faperf.cli.screen import complain, note
 from faperf.cli.shared import open_project, say_warnings
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _import_nvbench(project: Project, file: Path, version: str | None) -> None:
     click.echo(f"{len(found)} figures of {found[0].tool} for {of}, by its protocol: {project.relative(path)}")
     left = [name for name in names if name not in versions]
     if left:
-        click.echo(f"Left out, as no version is called so: {', '.join(left)}", err=True)
+        note(f"Left out, as no version is called so: {', '.join(left)}")
     say_warnings(history)
 
 
@@ -116,5 +117,5 @@ def export(directory: Path, style: str, commit: str | None, everything: bool, ou
         click.echo(text, nl=False)
     say_warnings(history)
     if not figures or (style != "csv" and not timed):
-        click.echo("Nothing to export: " + ("no record" if not figures else "no timing on record"), err=True)
+        complain("nothing to export: " + ("no record" if not figures else "no timing on record"))
         sys.exit(1)

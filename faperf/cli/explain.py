@@ -6,26 +6,22 @@ from pathlib import Path
 
 import click
 
-from faperf.cli.shared import (
-    complain,
-    format_option,
-    nvcc_option,
-    open_project,
-    progress_shown,
-    say_warnings,
-    workloads_option,
-)
+from faperf.cli.complete import TARGET, VERSION
+from faperf.cli.screen import complain, note, progress_shown
+from faperf.cli.shared import format_option, nvcc_option, open_project, say_warnings, workloads_option
 
 
 @click.command()
-@click.argument("version")
+@click.argument("version", type=VERSION)
 @click.option("--against", metavar="VERSION", help="Compare with this version; by default with the parent.")
 @click.option(
     "--against-nvcc",
     metavar="PATH|RELEASE",
     help="Compare with the same version as this compiler builds it, as for --nvcc.",
 )
-@click.option("--target", metavar="SM", help="For this target; by default that of pyproject.toml, else the first.")
+@click.option(
+    "--target", metavar="SM", type=TARGET, help="For this target; by default that of pyproject.toml, else the first."
+)
 @click.option("--workload", metavar="NAME", help="Measured figures on this workload; the version's first by default.")
 @click.option("--sass", is_flag=True, help="Show the instructions of the loop that changed, too.")
 @nvcc_option
@@ -112,7 +108,7 @@ def peers(
         found = run_peers(workshop, version, target, workloads, names, budget_s, counted=not no_counters)
     click.echo(peers_text(found.results, found.refused, style))
     if found.recorded:
-        click.echo(f"Recorded in {workshop.project.relative(found.recorded)}", err=True)
+        note(f"Recorded in {workshop.project.relative(found.recorded)}")
     if any(result.failure and result.name == result.ours for result in found.results):
         complain("our version is wrong: faperf run says where")
     say_warnings(workshop.history)

@@ -10,17 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from faperf.cli.shared import (
-    in_actions,
-    issue_commands,
-    jobs_option,
-    nvcc_option,
-    open_project,
-    progress_shown,
-    say_warnings,
-    targets_option,
-    workloads_option,
-)
+from faperf.cli.complete import VERSION
+from faperf.cli.screen import in_actions, issue_commands, present, progress_shown
+from faperf.cli.shared import jobs_option, nvcc_option, open_project, say_warnings, targets_option, workloads_option
 
 if TYPE_CHECKING:
     import datetime
@@ -33,7 +25,7 @@ SUFFIXES = {".md": "markdown", ".json": "json", ".xml": "junit", ".sarif": "sari
 
 
 @click.command()
-@click.argument("versions", nargs=-1)
+@click.argument("versions", nargs=-1, type=VERSION)
 @click.option(
     "--baseline", metavar="REF", help="Compare with this commit; by default where HEAD left the default branch."
 )
@@ -150,7 +142,7 @@ def gate(
             budget_s=budget_s or Ask.budget_s,
         )
         report = pass_gate(workshop, Selection(versions, targets), ask, here)
-    click.echo(gate_text(report, style))
+    present(gate_text(report, style), style)
     for file in files:
         write_atomically(file, f"{gate_text(report, SUFFIXES[file.suffix])}\n".encode())
     tell_actions(report)
@@ -174,7 +166,7 @@ def tell_actions(report: GateReport) -> None:
 
 
 @click.command()
-@click.argument("version")
+@click.argument("version", type=VERSION)
 @click.option("--reason", required=True, metavar="TEXT", help="Why it is worth it; for the reviewer and for later.")
 @click.option(
     "--until", type=click.DateTime(["%Y-%m-%d"]), metavar="DATE", help="Until when; 90 days after HEAD by default."

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from faperf.cli.complete import TARGET, VERSION, WORKLOAD
+from faperf.cli.screen import complain, note, progress_shown
 from faperf.cli.shared import (
     WRONG,
-    complain,
     format_option,
     jobs_option,
     nvcc_option,
     open_project,
     print_ladder,
-    progress_shown,
     say_broken,
     say_warnings,
     targets_option,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("versions", nargs=-1)
+@click.argument("versions", nargs=-1, type=VERSION)
 @targets_option
 @workloads_option
 @click.option("--no-gpu", is_flag=True, help="Compile and inspect only: neither measure nor emulate.")
@@ -122,7 +122,7 @@ def run(
 
 
 @click.command()
-@click.argument("versions", nargs=-1)
+@click.argument("versions", nargs=-1, type=VERSION)
 @click.option("--out", "path", type=click.Path(path_type=Path), required=True, help="The file to write.")
 @targets_option
 @workloads_option
@@ -161,16 +161,19 @@ def bundle(
 
 
 @click.command("exec")
-@click.argument("version")
+@click.argument("versions", nargs=-1, required=True, type=VERSION)
 @click.option("--once", is_flag=True, required=True, help="One launch; there is no other way yet.")
-@click.option("--target", metavar="SM", help="The target; the first that runs here by default.")
-@click.option("--workload", metavar="NAME", help="The workload; the version's first by default.")
+@click.option("--target", metavar="SM", type=TARGET, help="The target; the first that runs here by default.")
+@click.option("--workload", metavar="NAME", type=WORKLOAD, help="The workload; the version's first by default.")
 @nvcc_option
 @click.pass_obj
 def execute(
-    directory: Path, version: str, once: bool, target: str | None, workload: str | None, nvcc: str | None
+    directory: Path, versions: tuple[str, ...], once: bool, target: str | None, workload: str | None, nvcc: str | None
 ) -> None:
-    """Launch VERSION in this process, on normal inputs, for ncu and compute-sanitizer.
+    """Launch VERSIONS in this process, on normal inputs, for ncu and compute-sanitizer.
+
+    Only those launches stand between cudaProfilerStart and Stop (ncu --profile-from-start off); behind each of several follows a
+    kernel named stamp.
 
     \b
     Example:
@@ -182,9 +185,9 @@ def execute(
 
     project = open_project(directory)
     manifests = load_manifests(project)
-    Selection((version,)).steps(manifests)
-    exec_once(Workshop.open(project, nvcc=nvcc), manifests.versions[version], target, workload)
-    click.echo(f"{version}: launched once")
+    Selection(versions).steps(manifests)
+    exec_once(Workshop.open(project, nvcc=nvcc), [manifests.versions[name] for name in versions], target, workload)
+    click.echo(f"{', '.join(versions)}: launched once")
 
 
 def _run_bundle(directory: Path, bundle: Path, out: Path) -> None:
@@ -201,7 +204,8 @@ def _run_bundle(directory: Path, bundle: Path, out: Path) -> None:
         operations = Operations({})
     else:
         operations = load_operations(project)
-    results = run_bundle(read_bundle(bundle), operations, lambda line: click.echo(line, err=True))
+    with progress_shown() as progress:
+        results = run_bundle(read_bundle(bundle), operations, progress)
     write_results(results, out)
     click.echo(f"{out}: {len(results.records)} records; bring it home and faperf import it")
     if results.wrong:
@@ -253,8 +257,8 @@ def _run_commits(workshop: Workshop, span: str, selection: Any, skip_existing: b
 
 def _say_recorded(project: Project, history: History, outcome: Outcome) -> None:
     if any(run.commit == outcome.run.commit for run in history.pending()):
-        click.echo("An unfinished run of this commit is there: --resume goes on with it, faperf gc drops it.", err=True)
+        note("An unfinished run of this commit is there: --resume goes on with it, faperf gc drops it.")
     if outcome.recorded is None:
-        click.echo("Nothing new to record: this commit's record says the same.", err=True)
+        note("Nothing new to record: this commit's record says the same.")
     else:
-        click.echo(f"Recorded in {project.relative(outcome.recorded)}", err=True)
+        note(f"Recorded in {project.relative(outcome.recorded)}")

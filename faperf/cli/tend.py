@@ -7,7 +7,9 @@ from pathlib import Path
 
 import click
 
-from faperf.cli.shared import complain, format_option, nvcc_option, open_project
+from faperf.cli.complete import VERSION
+from faperf.cli.screen import complain, present
+from faperf.cli.shared import format_option, nvcc_option, open_project
 
 
 @click.command()
@@ -43,7 +45,7 @@ def check(directory: Path, style: str) -> None:
 
 @click.command()
 @click.argument("version")
-@click.option("--from", "parent", required=True, metavar="W", help="The version to start from.")
+@click.option("--from", "parent", required=True, metavar="W", type=VERSION, help="The version to start from.")
 @click.option("--title", default="say what this version changes", show_default=True, help="A line for the ladder.")
 @click.pass_obj
 def new(directory: Path, version: str, parent: str, title: str) -> None:
@@ -85,7 +87,7 @@ def doctor(directory: Path, nvcc: str | None, style: str) -> None:
     else:
         words = {(True, True): "ok", (True, False): "ok", (False, True): "MISSING", (False, False): "no"}
         rows = [(d.what, words[d.ok, d.needed], d.found, d.remedy if not d.ok else "") for d in found]
-        click.echo(table(("", "", "found", "to get it"), rows, style, {"found": 60, "to get it": 50}))
+        present(table(("", "", "found", "to get it"), rows, style, {"found": 60, "to get it": 50}))
     if any(d.needed and not d.ok for d in found):
         sys.exit(1)
 

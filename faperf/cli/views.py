@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from faperf.cli.complete import TARGET, VERSION, WORKLOAD
+from faperf.cli.screen import present, progress_shown
 from faperf.cli.shared import (
     REGRESSION,
     WRONG,
@@ -16,7 +18,6 @@ from faperf.cli.shared import (
     nvcc_option,
     open_project,
     print_ladder,
-    progress_shown,
     say_broken,
     say_warnings,
 )
@@ -26,9 +27,16 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--target", metavar="SM", help="The target to show; by default that of pyproject.toml, or sm_103a.")
+@click.option(
+    "--target", metavar="SM", type=TARGET, help="The target to show; pyproject.toml's by default, or sm_103a."
+)
 @click.option("--commit", metavar="REF", help="The record of this commit; the newest of HEAD by default.")
-@click.option("--workload", metavar="NAME", help="Measured figures on this workload; each version's first by default.")
+@click.option(
+    "--workload",
+    metavar="NAME",
+    type=WORKLOAD,
+    help="Measured figures on this workload; each version's first by default.",
+)
 @format_option
 @click.pass_obj
 def ladder(directory: Path, target: str | None, commit: str | None, workload: str | None, style: str) -> None:
@@ -69,8 +77,12 @@ def ladder(directory: Path, target: str | None, commit: str | None, workload: st
 @click.option("--exit-code", is_flag=True, help="Exit with 3 on a regression, with 5 when a version no longer builds.")
 @click.option("--all", "show_unchanged", is_flag=True, help="Show unchanged versions too.")
 @click.option("--rerun", "again", is_flag=True, help="Time both commits' builds interleaved here, on this GPU.")
-@click.option("--workload", metavar="NAME", help="Measured figures on this workload; each version's first by default.")
-@click.option("--sass", metavar="VERSION", help="Show how this version's instructions changed, folded to the loop.")
+@click.option(
+    "--workload", metavar="NAME", type=WORKLOAD, help="Figures on this workload; each version's first by default."
+)
+@click.option(
+    "--sass", metavar="VERSION", type=VERSION, help="Show how this version's instructions changed, folded to the loop."
+)
 @jobs_option
 @nvcc_option
 @format_option
@@ -146,7 +158,7 @@ def diff(
             workshop.progress = progress
             timings = rerun_commits(workshop, old_commit, new_commit, rows, (workload,) if workload else ())
         rows = rerun(rows, timings, limits)
-    click.echo(diff_text(rows, old, new, style, show_unchanged=show_unchanged, sass=loops))
+    present(diff_text(rows, old, new, style, show_unchanged=show_unchanged, sass=loops), style)
     if loops and style != "json":
         from faperf.report.explanation import loops_text
 
@@ -158,7 +170,7 @@ def diff(
 
 
 @click.command()
-@click.argument("version")
+@click.argument("version", type=VERSION)
 @format_option
 @click.pass_obj
 def show(directory: Path, version: str, style: str) -> None:
@@ -174,10 +186,9 @@ def show(directory: Path, version: str, style: str) -> None:
         builds_of,
         informed,
         latest_run,
-        metrics_by_version,
         open_repository,
         silicon_of,
-        timings_of,
+        worth_of,
     )
     from faperf.history import History
     from faperf.judge import thresholds_from
@@ -209,16 +220,75 @@ def show(directory: Path, version: str, style: str) -> None:
     }
     pairs = [(entry, builds.get(entry.build or "")) for entry in found]
     silicon = silicon_of(history, newest) if newest else {}
-    partners = {m.timing.build for m in silicon.values() if m.timing} - set(
-        builds
-    )  # of equal code, measured for another
-    builds |= {key: build for key in partners if (build := history.build(key))}
-    worth = metrics_by_version(manifests, load_operations(project), builds, silicon)
-    timings = {entry.target: timings_of(history, newest, version, entry.target) for entry in found} if newest else {}
+    operations = load_operations(project)
+    worth = worth_of(history, manifests, operations, newest, builds, silicon, version) if newest else {}
     chosen = manifests.versions.get(version)
     external = history.external(version)
-    click.echo(show_text(chosen, version, pairs, findings, reported, silicon, worth, timings, external, style))
+    present(show_text(chosen, version, pairs, findings, reported, silicon, worth, external, style), style)
     say_warnings(history)
+
+
+@click.command()
+@click.argument("version")
+@click.option("--target", metavar="SM", help="Only timings for this target.")
+@click.option("--workload", metavar="NAME", help="Only timings on this workload.")
+@click.option("--class", "machine_class", metavar="NAME", help="Only timings of this machine class.")
+@click.option("--regime", metavar="NAME", help="Only timings of this regime: burst or sustained.")
+@click.option(
+    "--last", metavar="N", type=click.IntRange(min=1), default=20, show_default=True, help="How many to list."
+)
+@format_option
+@click.pass_obj
+def history(
+    directory: Path,
+    version: str,
+    target: str | None,
+    workload: str | None,
+    machine_class: str | None,
+    regime: str | None,
+    last: int,
+    style: str,
+) -> None:
+    """The time of VERSION over first-parent commits, and the commits at which it changed.
+
+    Of several series that fit, the one that was measured last is shown, and the others are named.
+
+    \b
+    Example:
+      faperf history v13
+      faperf history v13 --workload published --class nvidia-h200-700w-140gib --last 50
+    """
+    from faperf.errors import SelectionError
+    from faperf.figures import open_repository
+    from faperf.history import History
+    from faperf.judge import thresholds_from
+    from faperf.report.course import course_text
+    from faperf.series import changes_of, positions_of, series_of
+
+    project = open_project(directory)
+    records, repository = History(project), open_repository(project)
+    if repository is None:
+        raise SelectionError("there is no git repository here, so there are no commits")
+    commits = list(repository.first_parents())
+    wanted = {"target": target, "workload": workload, "machine": machine_class, "regime": regime}
+    everything = [s for s in series_of(records.timings(version), positions_of(commits)) if s.points]
+    fitting = [s for s in everything if all(v in (None, getattr(s.place, k)) for k, v in wanted.items())]
+    if not fitting:
+        there = "; ".join(
+            f"{s.place.target}, {s.place.workload}, {s.place.machine}, {s.place.regime}" for s in everything
+        )
+        what = f"no timing of '{version}'" + (" of that kind" if everything else " at a first-parent commit of HEAD")
+        remedy = (
+            f"there are: {there}"
+            if everything
+            else "faperf run, on a machine with a GPU; faperf list names the versions"
+        )
+        raise SelectionError(what, remedy=remedy)
+    chosen = max(fitting, key=lambda s: s.points[-1].position)
+    changes = changes_of(records, chosen, thresholds_from(project.config.thresholds).time_cut)
+    shown = [point.commit for point in chosen.points[-last:]] + [chosen.points[change.at].commit for change in changes]
+    click.echo(course_text(chosen, changes, repository.described(shown), fitting, last, style))
+    say_warnings(records)
 
 
 @click.command("list")

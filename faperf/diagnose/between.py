@@ -85,6 +85,12 @@ UNIFORM = {
 }
 
 
+UNIFORM_ADVICE = {
+    "BSSY": "Let every lane wait on the barrier, or give the waiting to a warp of its own; keep loop state uniform.",
+    "R2UR": "Derive addresses at these lines from what the whole warp shares (block index, constants, loop counter).",
+}
+
+
 def uniformity(new: Facts, old: Facts, limits: Thresholds) -> Iterator[Cause]:
     """R2UR and BSSY grown in the main loop: what was one value a warp is one a thread."""
     counts = {name: (old.kernel.main_loop.get(name, 0), new.kernel.main_loop.get(name, 0)) for name in UNIFORM}
@@ -111,7 +117,7 @@ def uniformity(new: Facts, old: Facts, limits: Thresholds) -> Iterator[Cause]:
         weight=0.9 if both and registers > 0 else 0.8 if both else 0.4 if twice else 0.6,
         claim=" and ".join(UNIFORM[name] for name in grown),
         evidence=evidence,
-        advice="Let every lane wait on the barrier, or give the waiting to a warp of its own; keep loop state uniform.",
+        advice=UNIFORM_ADVICE["BSSY" if "BSSY" in grown else "R2UR"],
         places=new.where(lines, lambda n: f"{n} {names}"),
     )
 

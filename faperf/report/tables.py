@@ -16,6 +16,8 @@ import msgspec
 
 NOTHING = "–"
 GAP = 2
+HEADER_PADDING = 2
+"""tabulate gives a column that much more than its header."""
 LONGEST_WORD = 24
 """A longer word is broken rather than given a column of its width."""
 
@@ -60,8 +62,8 @@ def table(
     screen = screen_width()
     limits = [(wrap or {}).get(header) for header in headers]
     widest = [
-        min(_width(cells, "\n"), limit or 10_000)
-        for cells, limit in zip(_columns(headers, content), limits, strict=True)
+        max(min(_width(cells, "\n"), limit or 10_000), len(header) + HEADER_PADDING)
+        for header, cells, limit in zip(headers, _columns(headers, content), limits, strict=True)
     ]
     if screen is None or sum(widest) + GAP * (len(widest) - 1) <= screen:
         return tabulate(content, headers, tablefmt="simple", disable_numparse=True, maxcolwidths=limits)
@@ -70,17 +72,17 @@ def table(
         own = [[row[column] for column in block] for row in content]
         least = [_least(headers, content)[column] for column in block]
         widths = _shrunk([widest[column] for column in block], least, screen)
-        names = [headers[column] for column in block]
+        names, heads = [headers[column] for column in block], [width - HEADER_PADDING for width in widths]
         parts.append(
             tabulate(
-                own, names, tablefmt="simple", disable_numparse=True, maxcolwidths=widths, maxheadercolwidths=widths
+                own, names, tablefmt="simple", disable_numparse=True, maxcolwidths=widths, maxheadercolwidths=heads
             )
         )
     return "\n\n".join(parts)
 
 
 def _columns(headers: Sequence[str], content: Cells) -> list[list[str]]:
-    return [[header, *(row[n] for row in content)] for n, header in enumerate(headers)]
+    return [[row[n] for row in content] for n in range(len(headers))]
 
 
 def _width(cells: Iterable[str], separators: str) -> int:
@@ -90,7 +92,10 @@ def _width(cells: Iterable[str], separators: str) -> int:
 
 def _least(headers: Sequence[str], content: Cells) -> list[int]:
     """How narrow each column may become: its longest word."""
-    return [max(1, min(_width(cells, r"\s"), LONGEST_WORD)) for cells in _columns(headers, content)]
+    return [
+        max(min(_width(cells, r"\s"), LONGEST_WORD), _width([header], r"\s") + HEADER_PADDING)
+        for header, cells in zip(headers, _columns(headers, content), strict=True)
+    ]
 
 
 def _blocks(headers: Sequence[str], content: Cells, screen: int, keys: int) -> list[list[int]]:
