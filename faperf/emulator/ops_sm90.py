@@ -15,11 +15,7 @@ from typing import Any
 import numpy as np
 
 from faperf.emulator import tensor_core
-<<<<<<< HEAD
 from faperf.emulator.barrier import CtaWait, WaitEach, by_value
-=======
-from faperf.emulator.barrier import CtaWait, by_value
->>>>>>> main
 from faperf.emulator.decode import PARAM_WINDOW, Blocking, Decoder, Operation, addresses, blocks, handles
 from faperf.emulator.fault import BAD_DESCRIPTOR, DIVERGENT, MISALIGNED, OUT_OF_BOUNDS, DiagnosisError, NotEmulatedError
 from faperf.emulator.matrix import HALF, footprint, swizzled, wgmma_descriptor
