@@ -14,7 +14,7 @@ from faperf.device import Gpu, can_measure, find_gpu
 from faperf.errors import HistoryError, MeasuringError, SelectionError
 from faperf.figures import builds_of, carry_figures, informed, recorded
 from faperf.history import NO_GPU_CLASS, History, new_run_id, now
-from faperf.job import Job
+from faperf.job import Job, Task
 from faperf.manifest import Manifests, Version, check_workloads, ladder_key, load_manifests
 from faperf.measuring import (
     Found,
@@ -152,22 +152,28 @@ def import_results(history: History, results: Results) -> Path:
     return history.publish(_completed(carry_figures(run, newest, history.same_code), newest), results.records)
 
 
-def exec_once(workshop: Workshop, version: Version, target: str | None, workload: str | None) -> None:
-    """`faperf exec`: build a version and launch it once in this process, for ncu and compute-sanitizer."""
+def exec_once(workshop: Workshop, versions: Sequence[Version], target: str | None, workload: str | None) -> None:
+    """`faperf exec`: build versions and launch each once in this process, for ncu and compute-sanitizer."""
     gpu, reason = find_gpu()
     if gpu is None or not can_measure():
         raise MeasuringError(
             f"exec needs a GPU and cupy: {reason or 'cupy or cuda-bindings is not installed'}", remedy="faperf doctor"
         )
-    chosen = target or next((t for t in version.targets if gpu.runs(t)), None)
+    ids = tuple(version.id for version in versions)
+    common = [t for t in versions[0].targets if all(t in version.targets for version in versions)]
+    chosen = target or next((t for t in common if gpu.runs(t)), None)
     if chosen is None:
-        raise SelectionError(f"no target of {version.id} runs on the {gpu.name}; it has: {', '.join(version.targets)}")
-    outcome, job = bundle_tree(workshop, Selection((version.id,), (chosen,)), (workload,) if workload else ())
+        raise SelectionError(f"no target of {', '.join(ids)} runs on the {gpu.name}; it has: {', '.join(common)}")
+    outcome, job = bundle_tree(workshop, Selection(ids, (chosen,)), (workload,) if workload else ())
     for failure in outcome.failures:
         raise failure
-    if not job.tasks:
-        raise SelectionError(f"{version.id} has no workload '{workload}'", remedy="faperf list")
-    launch_once(job, load_operations(workshop.project))
+    first: dict[str, Task] = {}
+    for task in job.tasks:
+        first.setdefault(job.side(task.side).version, task)
+    for name in ids:
+        if name not in first:
+            raise SelectionError(f"{name} has no workload '{workload}'", remedy="faperf list")
+    launch_once(record.replace(job, tasks=[first[name] for name in ids]), load_operations(workshop.project))
 
 
 def rerun_commits(
