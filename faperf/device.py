@@ -128,6 +128,8 @@ FAULTS = {
     "INVALID_VALUE": "launch refused",
     "InvalidValue": "launch refused",
     "InvalidConfiguration": "launch refused",
+    "INVALID_CLUSTER_SIZE": "launch refused",
+    "InvalidClusterSize": "launch refused",
     "NO_BINARY_FOR_GPU": "cubin of another architecture",
     "INVALID_IMAGE": "cubin of another architecture",
     "NOT_FOUND": "no such kernel",
@@ -422,6 +424,12 @@ class Card:
         self.xp.cuda.runtime.profilerStart()
         yield
         self.xp.cuda.runtime.profilerStop()
+
+    def mark(self) -> None:
+        """A kernel that a profiler sees behind the work before it (counters.MARKER)."""
+        with self.profiled():
+            self._stamp_clocks(0)
+            self.wait()
 
     def block(self, bound: Sequence[tuple[Any, ...]], launches: int) -> Block:
         """Launch so many times, L2 flushed before each outside of what is timed; clocks stamped around it all."""

@@ -88,15 +88,17 @@ class Repository:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
         ) as walk:
             assert walk.stdout is not None
             assert walk.stderr is not None
             try:
-                for line in walk.stdout:
-                    yield line.strip()
+                rest = b""
+                while chunk := walk.stdout.read(1 << 12):
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    yield from map(bytes.decode, lines)
                 if walk.wait():
-                    raise GitError(f"git rev-list failed: {walk.stderr.read().strip()}{self._shallow()}")
+                    said = os.fsdecode(walk.stderr.read()).strip()
+                    raise GitError(f"git rev-list failed: {said}{self._shallow()}")
             finally:
                 walk.kill()
 
@@ -173,6 +175,16 @@ class Repository:
         prefix = f"{self._prefix}/" if self._prefix else ""
         return sorted({entry[3:].removeprefix(prefix) for entry in listing.split("\0") if len(entry) > 3})
 
+    def described(self, commits: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """The author's date (ISO 8601) and the subject of each commit."""
+        if not commits:
+            return {}
+        listing = self._git(
+            "log", "--no-walk=unsorted", "--stdin", "--format=%H%x00%aI%x00%s", "-z", text="\n".join(commits) + "\n"
+        )
+        parts = listing.split("\0")
+        return {parts[n]: (parts[n + 1], parts[n + 2]) for n in range(0, len(parts) - 2, 3)}
+
     def subject(self, commit: str) -> str:
         return str(self._repo.commit(commit).summary)
 
@@ -223,8 +235,9 @@ class Repository:
         env: dict[str, str] | None = None,
         cwd: Path | None = None,
         istream: BinaryIO | None = None,
+        text: str | None = None,
     ) -> str:
-        asked = _run(arguments, cwd or self.root, env, istream)
+        asked = _run(arguments, cwd or self.root, env, istream, text)
         if asked.returncode:
             said = os.fsdecode(asked.stderr).strip()
             raise GitError(f"git {arguments[0]} failed: {said}{self._shallow()}")
@@ -237,12 +250,13 @@ def _plain() -> dict[str, str]:
 
 
 def _run(
-    arguments: Sequence[str], cwd: Path, env: dict[str, str] | None = None, istream: BinaryIO | None = None
+    arguments: Sequence[str],
+    cwd: Path,
+    env: dict[str, str] | None = None,
+    istream: BinaryIO | None = None,
+    text: str | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        ["git", *arguments],
-        cwd=cwd,
-        env={**_plain(), **(env or {})},
-        stdin=istream or subprocess.DEVNULL,
-        capture_output=True,
-    )
+    given = text.encode() if text is not None else None
+    stdin = None if text is not None else istream or subprocess.DEVNULL
+    environment = {**_plain(), **(env or {})}
+    return subprocess.run(["git", *arguments], cwd=cwd, env=environment, input=given, stdin=stdin, capture_output=True)

@@ -23,7 +23,7 @@ from faperf.record import Run, Timing
 
 T = TypeVar("T")
 
-LAYOUT = 1
+LAYOUT = 2
 """Raised with every change of the tables below."""
 DOUBTFUL_NS = 2_000_000_000
 """What changed so shortly before it was looked at may change again without a new time stamp: it is looked at again."""
@@ -35,13 +35,14 @@ TABLES = """
 CREATE TABLE directories (path TEXT PRIMARY KEY, inode INT, modified INT, changed INT);
 CREATE TABLE files (
     id INTEGER PRIMARY KEY, directory TEXT, name TEXT, commit12 TEXT, run_id TEXT,
-    size INT DEFAULT -1, modified INT DEFAULT -1, changed INT DEFAULT -1, UNIQUE (directory, name)
+    stamp INT, UNIQUE (directory, name)
 );
 CREATE INDEX files_by_commit ON files (commit12);
 CREATE INDEX files_by_run ON files (run_id);
 CREATE TABLE timings (file INT, version TEXT, target TEXT, workload TEXT, timing BLOB);
 CREATE INDEX timings_by_version ON timings (version, target, workload);
 CREATE INDEX timings_by_file ON timings (file);
+CREATE TABLE answers (key TEXT PRIMARY KEY, answer BLOB);
 """
 
 
@@ -114,6 +115,16 @@ class Index:
             stored.append(StoredTiming(_run_file(directory, name, commit12, run_id), of, at, timing))
         return stored
 
+    # ── what is worked out from them ──
+
+    def remembered(self, key: str) -> bytes | None:
+        """What was worked out before from what `key` is a digest of."""
+        row = self._ask(lambda db: db.execute("SELECT answer FROM answers WHERE key = ?", (key,)).fetchone())
+        return row[0] if row else None
+
+    def remember(self, key: str, answer: bytes) -> None:
+        self._ask(lambda db: db.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, answer)))
+
     # ── keeping up with the files ──
 
     def _list(self, db: sqlite3.Connection) -> None:
@@ -153,34 +164,29 @@ class Index:
 
     def _take_in(self, db: sqlite3.Connection) -> None:
         """Bring the timings up to date: those of each file that is not as it was when it was read."""
-        known: dict[str, dict[str, tuple[int, tuple[int, int, int]]]] = {}
-        for number, directory, name, *state in db.execute(
-            "SELECT id, directory, name, size, modified, changed FROM files"
-        ):
-            known.setdefault(directory, {})[name] = (number, tuple(state))
-        stale = []
-        for directory, names in known.items():
+        stale: list[tuple[str, str, int | None]] = []
+        for (directory,) in db.execute("SELECT DISTINCT directory FROM files").fetchall():
+            known = dict(db.execute("SELECT name, stamp FROM files WHERE directory = ?", (directory,)))
             with suppress(FileNotFoundError), os.scandir(directory) as entries:
                 for entry in entries:
-                    if entry.name in names:
-                        number, state = names[entry.name]
-                        stat = entry.stat()
-                        now = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-                        if now != state:
-                            stale.append((number, Path(entry.path), now if _settled(stat) else UNSEEN))
+                    stat = entry.stat()
+                    stamp = _stamp(stat)
+                    if known.get(entry.name, stamp) != stamp:
+                        stale.append((directory, entry.name, stamp if _settled(stat) else None))
         if not stale:
             return
         with _writing(db):
-            for number, path, state in stale:
-                contents = self._read(path)
+            for directory, name, seen in stale:
+                place = "SELECT id FROM files WHERE directory = ? AND name = ?"
+                (number,) = db.execute(place, (directory, name)).fetchone()
+                contents = self._read(Path(directory, name))
                 db.execute("DELETE FROM timings WHERE file = ?", (number,))
                 rows = [
                     (number, v, t, found.workload, record.encode(found)) for v, t, found in _owned(contents.records)
                 ]
                 db.executemany("INSERT INTO timings VALUES (?, ?, ?, ?, ?)", rows)
                 # A damaged file is read anew each time, so that each time it is complained of.
-                seen = state if contents.sound else UNSEEN
-                db.execute("UPDATE files SET size = ?, modified = ?, changed = ? WHERE id = ?", (*seen, number))
+                db.execute("UPDATE files SET stamp = ? WHERE id = ?", (seen if contents.sound else None, number))
 
     # ── the database ──
 
@@ -310,6 +316,11 @@ def _named(name: str) -> tuple[str, bool, str] | None:
 def _run_file(directory: str, name: str, commit12: str, run_id: str) -> RunFile:
     dirty = name.startswith(f"{commit12}-dirty-")
     return RunFile(Path(directory, name), commit12, dirty, run_id)
+
+
+def _stamp(stat: os.stat_result) -> int:
+    """Another one where a file's size or times are others."""
+    return hash((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
 
 
 def _settled(stat: os.stat_result) -> bool:

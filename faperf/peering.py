@@ -23,6 +23,7 @@ from faperf.job import Job, Side, Task
 from faperf.launch import ResolvedLaunch
 from faperf.manifest import Manifests, Version, load_manifests
 from faperf.measuring import Found, perform, the_card, write_bundle
+from faperf.metrics import corrected_in
 from faperf.operations import load_operations
 from faperf.peers import find_peer, locations
 from faperf.record import Check, PeerResult, Timing
@@ -84,6 +85,7 @@ def run_peers(
             lambda side, each: found.append((side, each)),
             workshop.progress.say,
             worker,
+            progress=workshop.progress,
         )
     activity, refused = _activity(workshop, job, found, gpu, modules) if counted else ({}, None)
     results = _results(job, found, activity)
@@ -122,7 +124,7 @@ def _with_peers(job: Job, chosen: dict[str, str], modules: str, operation: str, 
     sides, tasks = [side], []
     for name, location in chosen.items():
         peer = find_peer(location, modules)
-        if peer.operation == operation and peer.layout == side.layout:
+        if peer.operation == operation:
             launches: dict[str, list[ResolvedLaunch]] = {task.workload: [] for task in job.tasks}
             sides.append(
                 Side(
@@ -158,18 +160,15 @@ def _activity(
         with tempfile.TemporaryDirectory() as folder, the_card(gpu.card, workshop.progress.say):
             bundle = Path(folder) / "job"
             write_bundle(job, bundle)
-            for side, workload in timed:
-                workshop.progress.say(f"{side} on {workload}: counting")
-                command = [*CHILD, modules, "--once", str(bundle), side, workload]
-                seen = ncu.count(command, os.environ)
-                chip = chip_of(job.side(side).target)
-                rate = chip.tensor_flops_per_clock if chip else None
-                flops = operations[job.side(side).operation].flops(job.workload(workload).shape)
-                if rate and seen.sm_cycles and TENSOR_ACTIVE in seen.shares:
-                    activity[side, workload] = (
-                        seen.shares[TENSOR_ACTIVE],
-                        flops / (seen.sm_cycles * seen.sms * rate),
-                    )
+            works = [part for pair in timed for part in pair]
+            workshop.progress.say(f"counting {len(timed)} launches")
+            counted = ncu.activities([*CHILD, modules, "--each", str(bundle), *works], os.environ)
+        for (side, workload), seen in zip(timed, counted, strict=False):
+            chip = chip_of(job.side(side).target)
+            flops = operations[job.side(side).operation].flops(job.workload(workload).shape)
+            own = corrected_in(flops, seen.sm_cycles, seen.sms, chip.tensor_flops_per_clock) if seen and chip else None
+            if seen and own and TENSOR_ACTIVE in seen.shares:
+                activity[side, workload] = (seen.shares[TENSOR_ACTIVE], own)
     except MeasuringError as error:
         return activity, str(error)
     return activity, None

@@ -11,6 +11,7 @@ from faperf.chips import CHIPS, PATH_SHARE, memory_tb_s, path_share
 from faperf.metrics import activity_meaning, corrected, flat, metrics_of, mfu, padding, sms_of, tflops
 from faperf.operations import BUILT_IN
 from faperf.record import Interval, Timing
+from faperf.report.worth import flat_warning
 from tests.conftest import REPOSITORY
 
 ATTENTION = BUILT_IN["attention_forward"]
@@ -153,6 +154,13 @@ def test_flat_time_over_growing_work() -> None:
     assert flat([(2**35, 0.099), (2**36, 0.191)]) is None
     assert flat([(2**35, 0.099)]) is None
     assert flat([(2**35, 0.091), (1.2 * 2**35, 0.091)]) is None  # the work hardly grew
+
+
+def test_flat_time_is_warned_about_by_name() -> None:
+    small, large = timing(0.091, workload="h16", shape=PUBLISHED | {"H": 16}), timing(0.092, workload="h64")
+    (line,) = flat_warning([small, large])
+    assert "h64 has 4.0 times the work of h16 and takes 1.01 times as long" in line
+    assert flat_warning([large]) == []
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ COMMANDS = [
     *(run.run, run.bundle, exchange.import_, exchange.export, run.execute, emulate.emulate),
     *(gate.gate, gate.accept, bisect.bisect, calibrate.calibrate),
     *(explain.explain, explain.peers),
-    *(views.ladder, views.diff, views.show, views.list_versions),
+    *(views.ladder, views.diff, views.history, views.show, views.list_versions),
     *(tend.check, tend.new, tend.doctor, tend.toolchain, tend.machine, tend.gc, complete.completion),
 ]
 

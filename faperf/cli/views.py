@@ -186,10 +186,9 @@ def show(directory: Path, version: str, style: str) -> None:
         builds_of,
         informed,
         latest_run,
-        metrics_by_version,
         open_repository,
         silicon_of,
-        timings_of,
+        worth_of,
     )
     from faperf.history import History
     from faperf.judge import thresholds_from
@@ -221,16 +220,75 @@ def show(directory: Path, version: str, style: str) -> None:
     }
     pairs = [(entry, builds.get(entry.build or "")) for entry in found]
     silicon = silicon_of(history, newest) if newest else {}
-    partners = {m.timing.build for m in silicon.values() if m.timing} - set(
-        builds
-    )  # of equal code, measured for another
-    builds |= {key: build for key in partners if (build := history.build(key))}
-    worth = metrics_by_version(manifests, load_operations(project), builds, silicon)
-    timings = {entry.target: timings_of(history, newest, version, entry.target) for entry in found} if newest else {}
+    operations = load_operations(project)
+    worth = worth_of(history, manifests, operations, newest, builds, silicon, version) if newest else {}
     chosen = manifests.versions.get(version)
     external = history.external(version)
-    present(show_text(chosen, version, pairs, findings, reported, silicon, worth, timings, external, style), style)
+    present(show_text(chosen, version, pairs, findings, reported, silicon, worth, external, style), style)
     say_warnings(history)
+
+
+@click.command()
+@click.argument("version")
+@click.option("--target", metavar="SM", help="Only timings for this target.")
+@click.option("--workload", metavar="NAME", help="Only timings on this workload.")
+@click.option("--class", "machine_class", metavar="NAME", help="Only timings of this machine class.")
+@click.option("--regime", metavar="NAME", help="Only timings of this regime: burst or sustained.")
+@click.option(
+    "--last", metavar="N", type=click.IntRange(min=1), default=20, show_default=True, help="How many to list."
+)
+@format_option
+@click.pass_obj
+def history(
+    directory: Path,
+    version: str,
+    target: str | None,
+    workload: str | None,
+    machine_class: str | None,
+    regime: str | None,
+    last: int,
+    style: str,
+) -> None:
+    """The time of VERSION over first-parent commits, and the commits at which it changed.
+
+    Of several series that fit, the one that was measured last is shown, and the others are named.
+
+    \b
+    Example:
+      faperf history v13
+      faperf history v13 --workload published --class nvidia-h200-700w-140gib --last 50
+    """
+    from faperf.errors import SelectionError
+    from faperf.figures import open_repository
+    from faperf.history import History
+    from faperf.judge import thresholds_from
+    from faperf.report.course import course_text
+    from faperf.series import changes_of, positions_of, series_of
+
+    project = open_project(directory)
+    records, repository = History(project), open_repository(project)
+    if repository is None:
+        raise SelectionError("there is no git repository here, so there are no commits")
+    commits = list(repository.first_parents())
+    wanted = {"target": target, "workload": workload, "machine": machine_class, "regime": regime}
+    everything = [s for s in series_of(records.timings(version), positions_of(commits)) if s.points]
+    fitting = [s for s in everything if all(v in (None, getattr(s.place, k)) for k, v in wanted.items())]
+    if not fitting:
+        there = "; ".join(
+            f"{s.place.target}, {s.place.workload}, {s.place.machine}, {s.place.regime}" for s in everything
+        )
+        what = f"no timing of '{version}'" + (" of that kind" if everything else " at a first-parent commit of HEAD")
+        remedy = (
+            f"there are: {there}"
+            if everything
+            else "faperf run, on a machine with a GPU; faperf list names the versions"
+        )
+        raise SelectionError(what, remedy=remedy)
+    chosen = max(fitting, key=lambda s: s.points[-1].position)
+    changes = changes_of(records, chosen, thresholds_from(project.config.thresholds).time_cut)
+    shown = [point.commit for point in chosen.points[-last:]] + [chosen.points[change.at].commit for change in changes]
+    click.echo(course_text(chosen, changes, repository.described(shown), fitting, last, style))
+    say_warnings(records)
 
 
 @click.command("list")

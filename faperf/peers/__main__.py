@@ -1,6 +1,6 @@
 """The child that runs peers beside our kernels: `python -m faperf.peers MODULES` talks as a worker's child does.
 
-With `--once BUNDLE SIDE WORKLOAD` it launches a side of a bundle once, for a profiler.
+With `--each BUNDLE SIDE WORKLOAD …` it launches sides of a bundle once each, for a profiler.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ from faperf.peers._bench import PeerBench
 from faperf.worker import main
 
 
-def once(bundle: Path, side: str, workload: str) -> None:
+def each(bundle: Path, *works: str) -> None:
+    """Launch works (side, workload, side, workload, …) once each, a marker behind each, for a profiler."""
     job = msgspec.msgpack.decode(bundle.read_bytes(), type=Job)
-    chosen, shape = job.side(side), job.workload(workload)
     operations = Operations({})
     bench = PeerBench(job, operations, lambda answer: None)
-    try:
-        bench.launch(chosen, shape, operations[chosen.operation].distributions[0], job.seeds[0], profiled=True)
-    except LaunchError as fault:
-        raise SystemExit(f"{side}: {fault.kind}: {fault.detail}") from fault
+    for name, workload in zip(works[::2], works[1::2], strict=True):
+        side = job.side(name)
+        distribution = operations[side.operation].distributions[0]
+        try:
+            bench.launch(side, job.workload(workload), distribution, job.seeds[0], profiled=True)
+        except LaunchError as fault:
+            print(f"{name}: {fault.kind}: {fault.detail}", file=sys.stderr)
+        bench.card.mark()
 
 
 if __name__ == "__main__":
@@ -33,6 +37,6 @@ if __name__ == "__main__":
     if modules not in sys.path:
         sys.path.insert(0, modules)
     if rest:
-        once(Path(rest[1]), rest[2], rest[3])
+        each(Path(rest[1]), *rest[2:])
     else:
         main(PeerBench)

@@ -23,22 +23,29 @@ Bound = list[tuple[Any, ...]]
 
 
 class Loaded:
-    """A peer in this process: its function, found once, on the card's stream."""
+    """A peer in this process: its function, found once, on the card's stream. Raises LaunchError where it is not there."""
 
     def __init__(self, peer: Peer, card: Card) -> None:
-        import torch
-
-        self.torch, self.card, self.peer = torch, card, peer
-        self.stream = torch.cuda.ExternalStream(card.stream.ptr)
+        self.card, self.peer = card, peer
         try:
+            import torch
+
             self.function, self.words = peer.load()
         except Exception as error:
             raise _refused(error) from error
+        self.torch = torch
+        self.stream = torch.cuda.ExternalStream(card.stream.ptr)
         self.eager = False
         self.output: Any = None
 
-    def arguments(self, tensors: Mapping[str, Any], inputs: tuple[str, ...]) -> dict[str, Any]:
-        return {name: self.torch.as_tensor(tensors[name], device="cuda") for name in inputs}
+    def arguments(self, tensors: Mapping[str, Any], inputs: tuple[str, ...], layout: str) -> dict[str, Any]:
+        """The inputs as torch's tensors, their axes in the peer's order."""
+        order = [layout.index(axis) for axis in self.peer.layout]
+        return {name: self.torch.as_tensor(tensors[name], device="cuda").permute(order) for name in inputs}
+
+    def delivered(self, output: Any, layout: str) -> Any:
+        """An output with its axes in the order of `layout`, one after the other in memory."""
+        return output.detach().permute([self.peer.layout.index(axis) for axis in layout]).contiguous()
 
     def call(self, arguments: Mapping[str, Any]) -> Any:
         """On the card's stream. Raises LaunchError."""
@@ -48,9 +55,8 @@ class Loaded:
         except Exception as error:
             raise _refused(error) from error
 
-    def bind(self, tensors: Mapping[str, Any], inputs: tuple[str, ...]) -> Bound:
+    def bind(self, arguments: Mapping[str, Any]) -> Bound:
         """One launch as the card takes it, replayed from a graph where the peer can be captured."""
-        arguments = self.arguments(tensors, inputs)
         for _ in range(2):  # compiles, and fills caches and workspaces
             self.output = self.call(arguments)
         self.card.wait()
@@ -73,9 +79,9 @@ class Loaded:
 
         return replay
 
-    def peak_bytes(self, tensors: Mapping[str, Any], inputs: tuple[str, ...]) -> int:
+    def peak_bytes(self, arguments: Mapping[str, Any]) -> int:
         """What a launch allocates at most, its output included."""
-        cuda, arguments = self.torch.cuda, self.arguments(tensors, inputs)
+        cuda = self.torch.cuda
         self.output = None
         cuda.synchronize()
         cuda.reset_peak_memory_stats()
@@ -105,24 +111,24 @@ class PeerBench(Bench):
     def bind(self, side: Side, workload: JobWorkload, tensors: Mapping[str, Any]) -> Bound:
         if not side.build.startswith(MARK):
             return super().bind(side, workload, tensors)
-        return self._peer(side).bind(tensors, self._names(side))
+        return self._peer(side).bind(self._arguments(side, tensors))
 
     def launch(
         self, side: Side, workload: JobWorkload, distribution: str, seed: int, *, profiled: bool = False
     ) -> Arena:
         if not side.build.startswith(MARK):
             return super().launch(side, workload, distribution, seed, profiled=profiled)
-        peer, names = self._peer(side), self._names(side)
+        peer = self._peer(side)
         arena = self.placed(side, workload, distribution, seed)
+        arguments = self._arguments(side, arena.tensors)
         if (side.name, workload.name) not in self._peak:
-            peer.call(peer.arguments(arena.tensors, names))
-            self._peak[side.name, workload.name] = peer.peak_bytes(arena.tensors, names)
-        arguments = peer.arguments(arena.tensors, names)
+            peer.call(arguments)  # compiles, and fills caches
+            self._peak[side.name, workload.name] = peer.peak_bytes(arguments)
         with self._launching(side.timeout_s), self.profiled(profiled):
             output = peer.call(arguments)
             self.card.wait()
         (name,) = self.operations[side.operation].outputs
-        arena.tensors[name][...] = self.card.xp.asarray(output.detach().contiguous())
+        arena.tensors[name][...] = self.card.xp.asarray(peer.delivered(output, side.layout))
         return arena
 
     def time(self, task: Task) -> Timing:
@@ -139,6 +145,7 @@ class PeerBench(Bench):
             self._loaded[side.name] = Loaded(find_peer(side.code), self.card)
         return self._loaded[side.name]
 
-    def _names(self, side: Side) -> tuple[str, ...]:
+    def _arguments(self, side: Side, tensors: Mapping[str, Any]) -> dict[str, Any]:
         operation = self.operations[side.operation]
-        return tuple(name for name in operation.tensors if name not in operation.outputs)
+        inputs = tuple(name for name in operation.tensors if name not in operation.outputs)
+        return self._peer(side).arguments(tensors, inputs, side.layout)

@@ -1,0 +1,96 @@
+"""Series: the timings of one version, target, workload, machine class, regime and protocol, along first-parent commits.
+
+A build that did not change is not measured again, so a point stands where something was measured. Points compare through the
+control, which every timing was interleaved with, where all of a series have the same one; else by their times as measured.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from faperf.changepoints import METHOD, Change, Level, change_points
+from faperf.history import History
+from faperf.index import StoredTiming
+from faperf.record import Timing
+
+
+class Place(msgspec.Struct, frozen=True, order=True):
+    """What all points of a series have in common."""
+
+    version: str
+    target: str
+    workload: str
+    machine: str
+    regime: str
+    protocol: int
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A timing at a commit. `position` counts first-parent commits from the oldest, from 0."""
+
+    commit: str
+    position: int
+    timing: Timing
+    level: Level
+
+
+class Series(msgspec.Struct, frozen=True):
+    """`points` oldest first. `by` says what the levels are: "control" (log ratio to it) or "time" (log ms).
+
+    `void` are timings that must not be judged, at their commits; they are no points.
+    """
+
+    place: Place
+    points: list[Point]
+    by: str
+    void: list[Point] = []
+
+
+def series_of(stored: Iterable[StoredTiming], positions: Mapping[str, tuple[int, str]]) -> list[Series]:
+    """The series that `stored` timings make, in the order of their places. `positions`: commit12 → (position, commit).
+
+    Timings of working trees that were dirty, and of commits that are not among `positions`, are left out.
+    """
+    places: dict[Place, list[tuple[int, str, Timing]]] = {}
+    for one in stored:
+        if not one.file.dirty and one.file.commit12 in positions:
+            t = one.timing
+            place = Place(one.version, one.target, t.workload, t.machine, t.regime, t.protocol)
+            places.setdefault(place, []).append((*positions[one.file.commit12], t))
+    return [_series(place, sorted(places[place], key=lambda found: found[0])) for place in sorted(places)]
+
+
+def positions_of(first_parents: Sequence[str]) -> dict[str, tuple[int, str]]:
+    """What `series_of` takes, of first-parent commits, newest first."""
+    last = len(first_parents) - 1
+    return {commit[:12]: (last - number, commit) for number, commit in enumerate(first_parents)}
+
+
+def _series(place: Place, found: Sequence[tuple[int, str, Timing]]) -> Series:
+    controls = {pair.build if (pair := timing.pair("control")) else None for *_, timing in found if not timing.void}
+    by = "control" if len(controls) == 1 and None not in controls else "time"
+    points = [Point(commit, position, timing, _level(timing, by)) for position, commit, timing in found]
+    good, void = ([p for p in points if bool(p.timing.void) == wanted] for wanted in (False, True))
+    return Series(place, good, by, void)
+
+
+def _level(timing: Timing, by: str) -> Level:
+    pair = timing.pair("control")
+    if by == "control" and pair is not None:
+        return Level(pair.time.value, pair.instances)
+    return Level(math.log(timing.ms.value), [])
+
+
+def changes_of(history: History, series: Series, least: float) -> list[Change]:
+    """The series' change points. Searched for once: the index remembers what was found for the same levels."""
+    levels = [point.level for point in series.points]
+    if len(levels) < 2:
+        return []
+    key = hashlib.blake2b(msgspec.json.encode((METHOD, least, levels)), digest_size=16).hexdigest()
+    if (known := history.index.remembered(key)) is not None:
+        return msgspec.json.decode(known, type=list[Change])
+    found = change_points(levels, least)
+    history.index.remember(key, msgspec.json.encode(found))
+    return found
