@@ -12,11 +12,13 @@ BEGIN, END = "<!-- mutations -->", "<!-- /mutations -->"
 def main() -> None:
     sys.path.insert(0, str(ROOT))
     from tests.mutations import MUTATIONS, table
+    from tests.mutations_hopper import HOPPER
     from tests.mutations_ladder import LADDER
 
     page = ROOT / "docs" / "emulator.md"
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n{table([*MUTATIONS, *LADDER])}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    text = table([*MUTATIONS, *LADDER, *HOPPER])
+    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 if __name__ == "__main__":

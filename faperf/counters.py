@@ -76,10 +76,7 @@ PERMISSION = (
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """One command's kernels: shares of 1 by duration, sums over all; `entry` and `hot` are of the longest kernel.
-
-    `missing` are the metrics that this ncu does not know for this chip.
-    """
+    """One command's kernels: shares of 1 by duration, sums over all; `entry` and `hot` are of the longest kernel."""
 
     ncu: str
     ms: float
@@ -91,7 +88,6 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     local_bytes: float | None
     entry: str
     hot: list[Hot]
-    missing: list[str]
 
 
 class Ncu:
@@ -115,24 +111,24 @@ class Ncu:
         version = re.search(r"Version (\d+\.\d+(?:\.\d+)?)", self._say("--version"))
         self.version = version[1] if version else ""
 
-    def count(self, command: Sequence[str], environment: Mapping[str, str]) -> Counted:
-        """Run `command` under ncu; what it launches between cudaProfilerStart and Stop is counted. Raises MeasuringError."""
+    def count(self, command: Sequence[str], environment: Mapping[str, str]) -> list[Counted | None]:
+        """Run `command` under ncu and count what it launches between cudaProfilerStart and Stop, work by work: MARKER stands
+        behind each where there are several. None for one that launched nothing. Raises MeasuringError.
+        """
         with tempfile.TemporaryDirectory() as folder:
             report = self._report(
                 Path(folder), command, environment, list(self.metrics), ["--section", "SourceCounters"]
             )
             raw = self._say("--import", str(report), "--page", "raw", "--csv", "--print-units", "base")
             source = self._say("--import", str(report), "--page", "source", "--csv", "--print-source", "sass")
-        return counted(raw, source, self.metrics, self.version, self.missing)
+        return by_work(raw, source, self.metrics, self.version)
 
     def activities(self, command: Sequence[str], environment: Mapping[str, str]) -> list[Counted | None]:
-        """Tensor-core activity, cycles and time alone, of each work of `command`, which launches MARKER behind each; None for a
-        work that launched nothing. Raises MeasuringError.
-        """
+        """The same of tensor-core activity, cycles and time alone, which is quicker."""
         with tempfile.TemporaryDirectory() as folder:
             report = self._report(Path(folder), command, environment, [MS, SM_CYCLES, TENSOR_ACTIVE], [])
             raw = self._say("--import", str(report), "--page", "raw", "--csv", "--print-units", "base")
-        return by_work(raw, self.metrics, self.version)
+        return by_work(raw, "", self.metrics, self.version)
 
     def _report(
         self,
@@ -171,34 +167,29 @@ class Ncu:
         return answer.stdout
 
 
-def by_work(raw: str, metrics: Mapping[str, Sequence[str]], version: str = "") -> list[Counted | None]:
-    """A raw page whose kernels are those of several works, MARKER behind each."""
-    works: list[list[dict[str, str]]] = [[]]
-    for row in _rows(raw):
+def by_work(raw: str, source: str, metrics: Mapping[str, Sequence[str]], version: str = "") -> list[Counted | None]:
+    """What ncu's `raw` and `source` pages (CSV) say of `metrics` (what → the names that are added up), work by work."""
+    parts = _parts(source)
+    works: list[list[tuple[Mapping[str, str], Part]]] = [[]]
+    for number, row in enumerate(_rows(raw)):
         if row.get("Kernel Name") == MARKER:
             works.append([])
         else:
-            works[-1].append(row)
-    return [_counted(kernels, "", metrics, version, ()) if kernels else None for kernels in works[:-1]]
+            works[-1].append((row, parts[number] if number < len(parts) else []))
+    if not works[-1]:
+        works.pop()
+    return [_counted(work, metrics, version) if work else None for work in works]
 
 
-def counted(
-    raw: str, source: str, metrics: Mapping[str, Sequence[str]], version: str = "", missing: Sequence[str] = ()
-) -> Counted:
-    """What ncu's `raw` and `source` pages (CSV) say of `metrics`: what → the names that are added up."""
-    kernels = _rows(raw)
-    if not kernels:
-        raise MeasuringError("no counters: ncu saw no kernel", remedy="faperf exec VERSION --once launches one")
-    return _counted(kernels, source, metrics, version, missing)
+Part = list[list[str]]
+"""One kernel's rows of a source page, behind a row of columns."""
 
 
 def _counted(
-    kernels: Sequence[Mapping[str, str]],
-    source: str,
-    metrics: Mapping[str, Sequence[str]],
-    version: str,
-    missing: Sequence[str],
+    work: Sequence[tuple[Mapping[str, str], Part]], metrics: Mapping[str, Sequence[str]], version: str
 ) -> Counted:
+    kernels = [row for row, _ in work]
+
     def value(row: Mapping[str, str], what: str) -> float | None:
         found = [number for name in metrics.get(what, ()) if (number := _number(row.get(name, ""))) is not None]
         return sum(found) if found else None
@@ -216,7 +207,7 @@ def _counted(
         values = [v for row in kernels if (v := value(row, what)) is not None]
         return sum(values) if values else None
 
-    longest = kernels[times.index(max(times))]
+    longest, part = work[times.index(max(times))]
     return Counted(
         ncu=version,
         ms=sum(times) / 1e6,
@@ -227,8 +218,7 @@ def _counted(
         stalls={reason: found for reason in STALLS if (found := share(reason))},
         local_bytes=total("local"),
         entry=longest.get("Kernel Name", ""),
-        hot=_hot(source, longest.get("Kernel Name", "")),
-        missing=list(missing),
+        hot=_hot(part),
     )
 
 
@@ -239,26 +229,30 @@ def _rows(raw: str) -> list[dict[str, str]]:
     return [dict(zip(names, row, strict=False)) for row in rows]
 
 
-def _hot(source: str, kernel: str) -> list[Hot]:
-    """Where most warps of `kernel` waited. Each kernel's part of a source page begins with its name and a line of columns."""
-    columns: list[str] = []
-    found: list[Hot] = []
-    inside, first = False, 0
+def _parts(source: str) -> list[Part]:
+    """A source page kernel by kernel, in the order of their launches. Each part begins with a row that names the kernel."""
+    parts: list[Part] = []
     for row in csv.reader(io.StringIO("\n".join(line for line in source.splitlines() if line.startswith('"')))):
         if row[0] == "Kernel Name":
-            inside, columns = row[1] == kernel and not found, []
-        elif inside and not columns:
-            columns = row
-        elif inside:
-            cells = dict(zip(columns, row, strict=False))
-            address = int(cells["Address"], 16)
-            first = first or address
-            waits = {
-                r: int(_number(cells.get(f"stall_{short}", "")) or 0) for r, short in STALLS.items() if r != "selected"
-            }
-            samples = Counter({reason: n for reason, n in waits.items() if n})
-            if samples:
-                found.append(Hot(offset=address - first, samples=samples.total(), reason=samples.most_common(1)[0][0]))
+            parts.append([])
+        elif parts:
+            parts[-1].append(row)
+    return parts
+
+
+def _hot(part: Part) -> list[Hot]:
+    """Where most warps of a kernel waited."""
+    found = []
+    columns, *rows = part or [[]]
+    for row in rows:
+        cells = dict(zip(columns, row, strict=False))
+        waits = {
+            r: int(_number(cells.get(f"stall_{short}", "")) or 0) for r, short in STALLS.items() if r != "selected"
+        }
+        samples = Counter({reason: n for reason, n in waits.items() if n})
+        if samples:
+            offset = int(cells["Address"], 16) - int(rows[0][columns.index("Address")], 16)
+            found.append(Hot(offset=offset, samples=samples.total(), reason=samples.most_common(1)[0][0]))
     return sorted(found, key=lambda hot: -hot.samples)[:MOST_HOT]
 
 

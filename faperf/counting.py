@@ -20,7 +20,7 @@ from faperf.manifest import load_manifests
 from faperf.measuring import the_card, workloads_to_measure
 from faperf.metrics import activity_meaning, corrected_in, padding
 from faperf.operations import load_operations, tiled_by
-from faperf.record import Counters, Entry
+from faperf.record import Counters, Entry, Timing
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -52,46 +52,57 @@ def count_versions(
         ncu = Ncu(gpu.capability)
     except MeasuringError as error:
         return Counting([], str(error))
-    manifests = load_manifests(workshop.project)
-    found: list[Counters] = []
     notes = [f"not known to this ncu: {', '.join(ncu.missing)}"] if ncu.missing else []
+    found: list[Counters] = []
+    refused = None
+    for (target, workload), measured in _measured(workshop, selection, outcome, wanted, gpu).items():
+        workshop.progress.say(f"counting a launch each of {', '.join(measured)} for {target} on {workload}")
+        command = [sys.executable, "-m", "faperf", "-C", str(workshop.project.root), "exec", *measured, "--once"]
+        command += ["--target", target, "--workload", workload, *(["--nvcc", nvcc] if nvcc else [])]
+        try:
+            with the_card(gpu.card, workshop.progress.say):
+                seen = ncu.count(command, os.environ)
+        except MeasuringError as error:
+            refused = str(error)
+            break
+        for (version, timing), counted in zip(measured.items(), seen, strict=False):
+            entry = outcome.run.entry(version, target)
+            if counted and entry:
+                found.append(_record(counted, entry, timing, gpu, workshop))
+    return Counting(_rows(workshop, outcome, found), refused, notes, _filed(workshop, found))
+
+
+def _measured(
+    workshop: Workshop, selection: Selection, outcome: Outcome, wanted: Sequence[str], gpu: Gpu
+) -> dict[tuple[str, str], dict[str, Timing]]:
+    """(target, workload) → the versions that ran right there, with their timings."""
+    manifests = load_manifests(workshop.project)
+    found: dict[tuple[str, str], dict[str, Timing]] = {}
     for version, target in selection.steps(manifests):
-        entry = outcome.run.entry(version.id, target)
-        if entry is None or not gpu.runs(target):
+        if not gpu.runs(target):
             continue
         for workload in workloads_to_measure(version, manifests, wanted):
             measured = silicon_of(workshop.history, outcome.run, workload.name).get((version.id, target))
-            if measured is None or measured.failures or measured.timing is None:
-                continue
-            workshop.progress.say(f"{version.id} for {target} on {workload.name}: counting")
-            command = [sys.executable, "-m", "faperf", "-C", str(workshop.project.root), "exec", version.id, "--once"]
-            command += ["--target", target, "--workload", workload.name, *(["--nvcc", nvcc] if nvcc else [])]
-            try:
-                with the_card(gpu.card, workshop.progress.say):
-                    counted = ncu.count(command, os.environ)
-            except MeasuringError as error:
-                return Counting(_rows(workshop, outcome, found), str(error), notes, _filed(workshop, found))
-            found.append(_record(counted, entry, workload.name, workload.shape, gpu, measured.timing.driver, workshop))
-    return Counting(_rows(workshop, outcome, found), None, notes, _filed(workshop, found))
+            if measured and measured.timing and not measured.failures:
+                found.setdefault((target, workload.name), {})[version.id] = measured.timing
+    return found
 
 
 def _filed(workshop: Workshop, found: Sequence[Counters]) -> Path | None:
     return workshop.history.file_counters(found) if found else None
 
 
-def _record(
-    counted: Counted, entry: Entry, workload: str, shape: dict[str, int], gpu: Gpu, driver: str, workshop: Workshop
-) -> Counters:
+def _record(counted: Counted, entry: Entry, timing: Timing, gpu: Gpu, workshop: Workshop) -> Counters:
     return Counters(
         schema=record.SCHEMA,
         build=entry.build or "",
-        launch=entry.launches[workload],
-        workload=workload,
-        shape=shape,
+        launch=entry.launches[timing.workload],
+        workload=timing.workload,
+        shape=timing.shape,
         machine=workshop.history.class_here(gpu.machine_class),
         gpu=gpu.name,
         card=gpu.card,
-        driver=driver,
+        driver=timing.driver,
         ncu=counted.ncu,
         ms=counted.ms,
         sms=counted.sms,

@@ -13,7 +13,7 @@ from faperf.build import Artifact
 from faperf.building import Outcome, Selection, Step, Workshop, build_steps
 from faperf.diagnose import Diagnosis, Facts, diagnose, main_kernel
 from faperf.errors import SelectionError
-from faperf.figures import informed, metrics_by_version, silicon_of, timings_of
+from faperf.figures import counters_of, informed, metrics_by_version, silicon_of, timings_of
 from faperf.harness import run_commit
 from faperf.history import NO_GPU_CLASS, new_run_id, now
 from faperf.judge import thresholds_from
@@ -21,7 +21,7 @@ from faperf.listing import Line, LoopDiff, compare, lines_of
 from faperf.manifest import Manifests, Version, load_manifests
 from faperf.operations import load_operations
 from faperf.project import Project
-from faperf.record import Build, Check, Counters, Entry, Run
+from faperf.record import Build, Check, Run
 from faperf.toolchain import find_toolchain
 
 
@@ -87,7 +87,7 @@ def gather(workshop: Workshop, manifests: Manifests, step: Step, workload: str |
     measured = silicon.get((version.id, target))
     timing = measured.timing if measured else None
     builds = outcome.builds | ({timing.build: build} if timing else {})
-    counters = _counters(workshop, build, entry, workload)
+    counters = counters_of(workshop.history, entry, workload)
     published = [file for file in workshop.history.reported() if file.target == target]
     return Facts(
         build=build,
@@ -123,17 +123,6 @@ def _built(workshop: Workshop, manifests: Manifests, step: Step) -> Outcome:
     for failure in outcome.failures:
         raise failure
     return outcome
-
-
-def _counters(workshop: Workshop, build: Build, entry: Entry, workload: str | None) -> Counters | None:
-    """The newest of this code and launch."""
-    wanted = [(launch, name) for name, launch in entry.launches.items() if workload in (None, name)]
-    found = [
-        counted
-        for counted in workshop.history.counters()
-        if (counted.launch, counted.workload) in wanted and workshop.history.same_code(counted.build, build.key)
-    ]
-    return found[-1] if found else None
 
 
 def _emulated(workshop: Workshop, build: Build) -> list[Check]:

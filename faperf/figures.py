@@ -15,10 +15,10 @@ from faperf.chips import chip_of
 from faperf.comparison import Figure, Measured, Silicon
 from faperf.history import NO_GIT, NO_GPU_CLASS, History
 from faperf.manifest import Manifests, family_of
-from faperf.metrics import Metrics, metrics_of
+from faperf.metrics import Metrics, Worth, metrics_of
 from faperf.operations import Operation
 from faperf.project import Project
-from faperf.record import Build, Check, Entry, Run, Timing
+from faperf.record import Build, Check, Counters, Entry, Run, Timing
 
 if TYPE_CHECKING:
     from faperf.gitinfo import Repository
@@ -110,6 +110,43 @@ def metrics_by_version(
             path = path_of(build)
             found[name, target] = metrics_of(timing, operations[version.operation.name], tile, path, chip)
     return found
+
+
+def worth_of(
+    history: History,
+    manifests: Manifests,
+    operations: Mapping[str, Operation],
+    run: Run,
+    builds: Mapping[str, Build],
+    silicon: Silicon,
+    version: str,
+) -> dict[str, Worth]:
+    """What the timings and counters of a version say, by target."""
+    builds = dict(builds)
+    for measured in silicon.values():  # one of equal code may have been measured for another
+        if measured.timing and measured.timing.build not in builds and (build := history.build(measured.timing.build)):
+            builds[build.key] = build
+    metrics = metrics_by_version(manifests, operations, builds, silicon)
+    return {
+        entry.target: Worth(
+            metrics=metrics.get((version, entry.target)),
+            timings=timings_of(history, run, version, entry.target),
+            counters=counters_of(history, entry),
+        )
+        for entry in run.entries
+        if entry.version == version
+    }
+
+
+def counters_of(history: History, entry: Entry, workload: str | None = None) -> Counters | None:
+    """The newest counters of an entry's code and launch, on a workload (None: on any)."""
+    wanted = [(launch, name) for name, launch in entry.launches.items() if workload in (None, name)]
+    found = [
+        counted
+        for counted in history.counters()
+        if (counted.launch, counted.workload) in wanted and history.same_code(counted.build, entry.build)
+    ]
+    return found[-1] if found else None
 
 
 def path_of(build: Build) -> str:

@@ -5,18 +5,22 @@ Every path is relative to the project; a place outside of it (CUDA's own headers
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from faperf.build import Artifact
 from faperf.comparison import Annotation, DiffRow, GateRow, Regression
+from faperf.history import write_atomically
 from faperf.judge import Finding, Rule, Severity
+from faperf.listing import Place, lines_of
 from faperf.manifest import Version
 from faperf.record import KernelFacts
-from faperf.sass import source_lines
 
 SPILL_OPCODES = ("LDL", "STL")
 MOST_LINES = 3
@@ -29,6 +33,14 @@ PTXAS_LINE = re.compile(r"ptxas \S+, line (\d+); *(.*)")
 PLACE = re.compile(r"(?P<file>[\w.+/-]+\.(?:yaml|cuh?|h|hpp|toml)):(?P<line>\d+)")
 
 Level = Literal["error", "warning", "note"]
+
+
+class SpillingLine(msgspec.Struct, frozen=True):
+    """A line of a source, and how many of its instructions are of each opcode of local memory."""
+
+    file: str
+    number: int
+    opcodes: dict[str, int]
 
 
 class Locator:
@@ -104,25 +116,37 @@ class Locator:
         self, kernels: Sequence[KernelFacts], level: Level, rule: str, text: str, *, new: bool
     ) -> list[Annotation]:
         """At the lines whose instructions go through local memory most often."""
-        counted: dict[tuple[str, int], Counter[str]] = {}
-        lines = source_lines(self.artifact.directory, self.nvdisasm) if self.artifact else {}
-        for place in (place for kernel in kernels for place in lines.get(kernel.entry, [])):
-            name = self._in_project(place.file)
-            spilling = {opcode: place.opcodes[opcode] for opcode in SPILL_OPCODES if opcode in place.opcodes}
-            if name and spilling:
-                counted.setdefault((name, place.line), Counter()).update(spilling)
-        worst = sorted(counted.items(), key=lambda item: -sum(item[1].values()))[:MOST_LINES]
+        counted = [line for kernel in kernels for line in self._spilling_lines(kernel.entry)]
+        worst = sorted(counted, key=lambda line: -sum(line.opcodes.values()))[:MOST_LINES]
         return [
             Annotation(
                 level=level,
                 rule=rule,
-                text=f"{text}; here {' and '.join(f'{count} {opcode}' for opcode, count in spilling.items())}",
-                file=file,
-                line=line,
+                text=f"{text}; here {' and '.join(f'{count} {opcode}' for opcode, count in line.opcodes.items())}",
+                file=line.file,
+                line=line.number,
                 new=new,
             )
-            for (file, line), spilling in worst
+            for line in worst
         ] or [self._at_kernel(level, rule, text, new=new)]
+
+    def _spilling_lines(self, entry: str) -> list[SpillingLine]:
+        """The project's lines of which a kernel's instructions go through local memory; kept beside the build."""
+        if self.artifact is None:
+            return []
+        kept = self.artifact.directory / f"spills-{hashlib.sha256(entry.encode()).hexdigest()[:8]}.json"
+        try:
+            return msgspec.json.decode(kept.read_bytes(), type=list[SpillingLine])
+        except (FileNotFoundError, msgspec.DecodeError):
+            pass
+        counted: dict[Place, Counter[str]] = {}
+        for line in lines_of(self.artifact.cubin, self.nvdisasm, entry, self.root):
+            place = line.place_in(self.source)
+            if line.name in SPILL_OPCODES and place and self._own(place.file):
+                counted.setdefault(place, Counter())[line.name] += 1
+        found = [SpillingLine(place.file, place.line, dict(opcodes)) for place, opcodes in counted.items()]
+        write_atomically(kept, msgspec.json.encode(found))
+        return found
 
     def _message(self, message: str, level: Level, *, new: bool) -> Annotation:
         """A compiler's message, at the line that it names: of the source, or of the PTX that was made of it."""

@@ -279,13 +279,20 @@ def _figures(timing: Timing) -> str:
 
 
 def launch_once(job: Job, operations: Operations) -> None:
-    """The first task's kernel, once, on the inputs that are timed, in this process. Raises MeasuringError."""
-    side, workload = job.side(job.tasks[0].side), job.workload(job.tasks[0].workload)
-    try:
-        distribution = operations[side.operation].distributions[0]
-        Bench(job, operations, lambda answer: None).launch(side, workload, distribution, job.seeds[0], profiled=True)
-    except LaunchError as fault:
-        raise MeasuringError(f"{side.name} on {workload.name}: {fault.kind}: {fault.detail}") from fault
+    """Each task's kernel once, on the inputs that are timed, in this process; a marker for profilers behind each of several.
+
+    Raises MeasuringError.
+    """
+    bench = Bench(job, operations, lambda answer: None)
+    for task in job.tasks:
+        side, workload = job.side(task.side), job.workload(task.workload)
+        try:
+            distribution = operations[side.operation].distributions[0]
+            bench.launch(side, workload, distribution, job.seeds[0], profiled=True)
+        except LaunchError as fault:
+            raise MeasuringError(f"{side.name} on {workload.name}: {fault.kind}: {fault.detail}") from fault
+        if len(job.tasks) > 1:
+            bench.card.mark()
 
 
 @contextlib.contextmanager

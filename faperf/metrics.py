@@ -13,7 +13,7 @@ import msgspec
 
 from faperf.chips import Chip, memory_tb_s, path_share
 from faperf.operations import Operation, exponentials_of, tiled_by
-from faperf.record import Timing
+from faperf.record import Counters, Timing
 
 GROWN, FLAT = 1.5, 1.1
 """Work grown by this much and time by no more than that: the time is not the work's."""
@@ -46,6 +46,14 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     of_path: float | None
     padding: float
     bounds: list[Bound]
+
+
+class Worth(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a version's speed on a target beyond its timing: metrics of that, timings of all workloads, counters."""
+
+    metrics: Metrics | None = None
+    timings: list[Timing] = []
+    counters: Counters | None = None
 
 
 def tflops(flops: float, ms: float) -> float:

@@ -65,39 +65,6 @@ def listing(cubin: Path, nvdisasm: Path, entry: str) -> list[str]:
     return [i.normalised for i in function.sass_instructions if i.name != "NOP"]
 
 
-class SourceLine(msgspec.Struct, frozen=True):
-    """Where instructions come from: a file, as nvcc had it, and a line of it. `opcodes` counts them, without modifiers."""
-
-    file: str
-    line: int
-    opcodes: dict[str, int]
-
-
-def source_lines(directory: Path, nvdisasm: Path) -> dict[str, list[SourceLine]]:
-    """The lines that each kernel of a build was made from, in the order of its code; kept beside it. Raises InspectionError."""
-    kept = directory / "lines.json"
-    try:
-        return msgspec.json.decode(kept.read_bytes(), type=dict[str, list[SourceLine]])
-    except (FileNotFoundError, msgspec.DecodeError):
-        pass
-    listed = ask(nvdisasm, ["-c", "-g"], directory / "kernel.cubin").decode(errors="replace")
-    found: dict[str, dict[tuple[str, int], Counter[str]]] = {}
-    place = ("", 0)
-    for line in listed.splitlines():
-        if section := re.match(r"\s*\.section\s+\.text\.([^,]+),", line):
-            lines = found.setdefault(section[1], {})
-        elif comment := re.match(r'\s*//## File "(.*)", line (\d+)', line):
-            place = (comment[1], int(comment[2]))
-        elif found and (code := re.match(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?\s*(\w+)", line)):
-            lines.setdefault(place, Counter())[code[1]] += 1
-    answer = {
-        entry: [SourceLine(file, number, dict(opcodes)) for (file, number), opcodes in lines.items()]
-        for entry, lines in found.items()
-    }
-    write_atomically(kept, msgspec.json.encode(answer))
-    return answer
-
-
 def _inspect(directory: Path, nvdisasm: Path) -> Inspection:
     cubin = _Cubin(directory / "kernel.cubin")
     try:

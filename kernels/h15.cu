@@ -1,7 +1,7 @@
 // h15 (parent h14): PV on wgmma too, P from registers; a warpgroup has 128 query rows, and key tiles of 128.
 // Change    O += PV is a chain of wgmma whose A operand is P as packed from S; V is MN-major, so nothing is transposed.
 //           Two blocks of 64 rows are under way together, to halve how often K and V are read.
-// Loss      time +13.5 % [+13.2, +13.7] against h14, 296 TFLOPS (H200, published shape; history/). O takes 128
+// Loss      time +13.4 % [+13.3, +13.5] against h14, 297 TFLOPS (H200, published shape; history/). O takes 128
 //           registers and S 128 more: 255 and 1540 bytes of spills, LDL/STL in the loop, and ptxas serialises the wgmma
 //           (C7512), as v15's author saw on Blackwell. With 64 keys (h15-n64) nothing spills.
 // Tiles     Br = Bc = 128, D = 128; Q, K, V 32 KiB each, two CTAs an SM.

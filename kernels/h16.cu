@@ -1,7 +1,7 @@
 // h16 (parent h15): register diet. One block of 64 rows at a time has its S and P in registers.
 // Change    QK, softmax and PV of the first block, then of the second: S takes 64 registers instead of 128. Same tiles,
 //           same loads, same number of wgmma.
-// Gain      time -34.4 % [-34.5, -34.2] against h15, 449 TFLOPS (H200, published shape; history/): 239 registers, no
+// Gain      time -34.6 % [-34.7, -34.5] against h15, 454 TFLOPS (H200, published shape; history/): 239 registers, no
 //           spill, no serialised wgmma. Two CTAs an SM fill each other's gaps; ncu: tensor pipe active 55 %, barrier
 //           stalls 2.2 of 7.1 cycles an issue.
 // Tiles     Br = Bc = 128, D = 128; Q, K, V 32 KiB each, two CTAs an SM.

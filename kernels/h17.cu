@@ -1,7 +1,8 @@
 // h17 (parent h16): two passes. The first computes QK for the row maxima alone, the second again, and never rescales O.
 // Change    A pass over K before the loop; in the loop the maxima are final, so O is only added to.
-// Loss      time +25.1 % [+25.0, +25.2] against h16, 361 TFLOPS (H200, published shape; history/). Half as many FLOPs
-//           again, and K read twice, cost more than rescaling in registers ever did. (v17 lost 14 % on Blackwell.)
+// Loss      time +25.4 % [+25.3, +25.6] against h16, 358 TFLOPS (H200, published shape; history/). Half as many FLOPs
+//           again, and K read twice, cost more than rescaling in registers ever did. (v17 was reported to lose 14 % on
+//           Blackwell.)
 // Tiles     as h16.
 // Warps     as h16. Pass 1: TMA -> 2 x (QK -> max) -> next tile; pass 2: TMA -> 2 x (QK -> exp -> PV) -> next tile.
 // Supported as h15.

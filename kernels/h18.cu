@@ -1,8 +1,8 @@
 // h18 (parent h16): only lane 0 of each warp waits on an mbarrier; a warp barrier tells the others.
 // Change    `if (lane == 0) wait; __syncwarp();` instead of a wait by all lanes.
-// Loss      time +5.2 % [+5.1, +5.4] against h16, 427 TFLOPS (H200, published shape; history/). The warp splits and
+// Loss      time +5.1 % [+4.9, +5.2] against h16, 432 TFLOPS (H200, published shape; history/). The warp splits and
 //           meets again at every wait: BSSY in the loop 1 -> 5. try_wait by a whole warp is one instruction, so nothing
-//           was there to be saved. (v18 lost 25 % on Blackwell, where sixteen warps wait.)
+//           was there to be saved. (v18 was reported to lose 25 % on Blackwell, where sixteen warps wait.)
 // Tiles     as h16.
 // Warps     as h16.
 // Supported as h15.

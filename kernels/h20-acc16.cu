@@ -1,9 +1,10 @@
 // h20-acc16 (parent h16): wgmma sums PV up in halves, in registers.
 // Change    wgmma ...f16.f16.f16 for PV: O takes 64 registers instead of 128 and is rescaled by HMUL2. Softmax is fp32,
 //           and so is S, for raw scores do not fit into halves.
-// Gain      PENDING, 453 TFLOPS (H200, published shape; history/): 175 registers instead of 239 buy no third CTA (168
-//           would be needed, and shared memory for it), and wgmma is as fast either way. LESS ACCURATE: relative L2
-//           error 1.23e-3 on normal inputs where h16 has 2.8e-4, over the default bound (9.8e-4).
+// Gain      time -1.8 % [-2.0, -1.6] against h16, 460 TFLOPS (H200, published shape; history/): 175 registers instead
+//           of 239 buy no third CTA (168 would be needed, and shared memory for it), and wgmma is as fast either way.
+//           LESS ACCURATE: relative L2 error 1.23e-3 on normal inputs where h16 has 2.8e-4, over the default bound
+//           (9.8e-4).
 // Tiles     as h16.
 // Warps     as h16.
 // Supported as h15; sums of PV must stay below 65504.

@@ -1,13 +1,13 @@
 // h20 (parent h16): O is summed up in halves in shared memory by HFMA2; exponentials and row sums are halves too.
 // Change    PV of a tile starts from zero; O = alpha O + PV is an HFMA2 in shared memory, where a thread keeps its
 //           elements as chunks of 16 bytes. ex2.f16x2 gives P as PV takes it. Maxima and scaled scores stay fp32. The
-//           room for O comes from key tiles of 64 (with 128 one CTA fits an SM, and it is slower: 276 TFLOPS).
-// Loss      PENDING, 337 TFLOPS (H200, published shape; history/), and LESS ACCURATE: relative L2 error 9.3e-4 on
-//           normal inputs where h16 has 2.8e-4. 119 registers instead of 239, which nobody needs: shared memory allows
-//           two CTAs all the same.
+//           room for O comes from key tiles of 64 (with 128 one CTA fits an SM: 276 TFLOPS).
+// Loss      time +33.7 % [+33.1, +34.0] against h16, 337 TFLOPS (H200, published shape; history/), and LESS ACCURATE:
+//           relative L2 error 9.3e-4 on normal inputs where h16 has 2.8e-4. 119 registers instead of 239 buy nothing:
+//           shared memory allows two CTAs all the same, and all of O goes through it every tile.
 // Tiles     Br = 128, Bc = 64, D = 128; Q 32, K and V 16, O 32 KiB.
 // Warps     as h16.
-// Supported as h15; a row's sum of exponentials must stay below 65504.
+// Supported as h15; a row's sum of exponentials must stay below 65504. (No h19: tcgen05.ld.red has no like on Hopper.)
 // Launch    grid (S / 128, B * H), 128 threads, 98328 bytes of dynamic shared memory.
 // Sources   as h14.
 #include "ptx.cuh"
@@ -50,8 +50,8 @@ __device__ __forceinline__ void compute_qk(float (&s)[BC / 8][4], uint32_t q_blo
     keep_in_place(s);
 }
 
-// Online softmax of one block, first half: the new maxima of this thread's two rows, and what O and l are rescaled by. m
-// is kept times SCALE_LOG2, so that an element costs one FFMA and half an ex2 later.
+// Online softmax of one block, first half: the new maxima of this thread's two rows, and what rescales O and l. m is
+// kept times SCALE_LOG2, so that an element costs one FFMA and half an ex2 later.
 __device__ __forceinline__ void raise(const float (&s)[BC / 8][4], float (&m)[2], uint32_t (&alpha)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -67,8 +67,8 @@ __device__ __forceinline__ void raise(const float (&s)[BC / 8][4], float (&m)[2]
     }
 }
 
-// Second half: P, packed into the A operand, whose layout the accumulator S has; l is this thread's share of the row sum,
-// even and odd columns apart.
+// Second half: P, packed into the A operand, whose layout the accumulator S has. l is this thread's share of the row
+// sum, even and odd columns apart.
 __device__ __forceinline__ void exponentials(uint32_t (&p)[BC / 16][4], const float (&s)[BC / 8][4],
                                              const float (&m)[2], const uint32_t (&alpha)[2], uint32_t (&l)[2]) {
     l[0] = mul_f16x2(l[0], alpha[0]);

@@ -2,10 +2,11 @@
 // Change    Each starts QK of tile j and PV of tile j-1 together, and works on the softmax of j while PV runs. Named
 //           barriers 1 and 2 give the turns: one issues its wgmma while the other does its softmax. Key tiles of 128,
 //           one CTA an SM.
-// Gain      PENDING, 499 TFLOPS (H200, published shape; history/): PENDING of torch's cuDNN attention, interleaved.
-//           ncu: tensor pipe active 61 %; what is left: each CTA fills its pipeline once for 8 tiles, and nothing of
-//           the next overlaps its end. Without turns 472, without overlap 457, with 176 keys 476, with 64 and three
-//           stages 472 TFLOPS.
+// Gain      time -8.7 % [-9.1, -8.4] against h21, 500 TFLOPS (H200, published shape; history/), 0.92 of the speed of
+//           torch's cuDNN attention; 1.02 at S = 8192 (644). ncu: tensor pipe active 61 %, at S = 8192 80 %: a CTA
+//           fills and drains its pipeline once for 8 tiles, and with one an SM nobody works meanwhile. So at S = 512 it
+//           is 4.2 % slower than h21.
+// Tried     without turns 472, without overlap 457, 64 keys and three stages 472, 176 keys 476 TFLOPS (of 500).
 // Tiles     Br = 128 (64 a warpgroup), Bc = 128, D = 128 or 64; Q 32, two K and two V of 32 KiB.
 // Warps     0-7 consumers, 240 registers; 8-11 producers, 24, of which one thread works.
 // Supported as h15, and D = 64 (h22-d64).
@@ -66,8 +67,8 @@ __device__ __forceinline__ void start_pv(float (&o)[D / 8][4], uint32_t (&p)[BC 
     wgmma_commit();
 }
 
-// Online softmax: the new maxima of this thread's two rows, what O is to be rescaled by, and S made P before rounding. m is
-// kept times SCALE_LOG2, so that an element costs one FFMA and one ex2; l is this thread's share of the row sum.
+// Online softmax: the new maxima of this thread's two rows, what rescales O, and S made P before rounding. m is kept
+// times SCALE_LOG2, so that an element costs one FFMA and one ex2; l is this thread's share of the row sum.
 __device__ __forceinline__ void softmax(float (&s)[BC / 8][4], float (&m)[2], float (&l)[2], float (&alpha)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from faperf.counters import MARKER, STALLS, TABLE, Ncu, by_work, counted
+from faperf import measuring
+from faperf.counters import MARKER, STALLS, TABLE, Counted, Ncu, by_work
 from faperf.errors import MeasuringError
+from faperf.job import Side
 from faperf.metrics import corrected_in
-from tests import fake_gpu
+from faperf.operations import Operations
+from tests import facts, fake_gpu
 from tests.compiling import script
 from tests.conftest import REPOSITORY, Cli, UserProject
 
@@ -38,15 +41,22 @@ case "$*" in
   *--import*source*) cat {DATA}/v13-source.csv ;;
   *) echo "$@" > {folder}/asked
      {run}
-     for word in "$@"; do case "$word" in peer:*|t1@*) works="$works x" ;; esac; done
+     for word in "$@"; do case "$word" in peer:*|t1@*|t1) works="$works x" ;; esac; done
      echo $works > {folder}/works
      while [ "$1" != --export ]; do shift; done; touch "$2" ;;
 esac""",
     )
 
 
+def counted(raw: str, source: str = "") -> Counted:
+    """The one work of a report."""
+    (seen,) = by_work(raw, source, METRICS)
+    assert seen is not None
+    return seen
+
+
 def test_v13_as_ncu_counted_it() -> None:
-    seen = counted(page("v13-raw.csv"), page("v13-source.csv"), METRICS)
+    seen = counted(page("v13-raw.csv"))
     assert seen.entry == "attention_forward"
     assert seen.ms == pytest.approx(0.109088)
     assert (seen.sms, seen.sm_cycles) == (132, 186_305.55)
@@ -63,7 +73,7 @@ def test_v13_as_ncu_counted_it() -> None:
 
 
 def test_where_warps_waited() -> None:
-    hot = counted(page("v13-raw.csv"), page("v13-source.csv"), METRICS).hot
+    hot = counted(page("v13-raw.csv"), page("v13-source.csv")).hot
     assert [h.samples for h in hot] == sorted((h.samples for h in hot), reverse=True)
     assert all(h.offset % 16 == 0 and h.reason in STALLS and h.reason != "selected" for h in hot)
 
@@ -71,7 +81,7 @@ def test_where_warps_waited() -> None:
 def test_two_kernels_are_added_up_and_averaged_by_time() -> None:
     names, units, row = page("v13-raw.csv").splitlines()
     other = row.replace('"attention_forward"', '"combine"').replace('"109,088"', '"10,908.8"').replace('"51.17"', '"0"')
-    seen = counted("\n".join(["a line of the program's", names, units, row, other]), page("v13-source.csv"), METRICS)
+    seen = counted("\n".join(["a line of the program's", names, units, row, other]))
     assert seen.entry == "attention_forward"
     assert seen.ms == pytest.approx(0.109088 * 1.1)
     assert seen.sm_cycles == pytest.approx(2 * 186_305.55)
@@ -82,17 +92,43 @@ def test_works_are_told_apart_by_the_marker_behind_each() -> None:
     names, units, row = page("v13-raw.csv").splitlines()
     mark = row.replace("attention_forward", MARKER)
     half = row.replace('"109,088"', '"54,544"').replace('"51.17"', '"20.00"')
-    first, second, third = by_work("\n".join([names, units, row, half, mark, mark, half, mark]), METRICS)
+    source = page("v13-source.csv")
+    raw = "\n".join([names, units, row, half, mark, mark, half, mark])
+    first, second, third = by_work(raw, source + source + source, METRICS)
     assert first is not None
     assert first.shares["tensor_active"] == pytest.approx((2 * 0.5117 + 0.2) / 3)
+    assert first.hot
     assert second is None
     assert third is not None
     assert third.shares["tensor_active"] == pytest.approx(0.2)
+    assert third.hot == []  # the source page has no fifth kernel
+
+
+def test_several_launches_have_a_marker_behind_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    class Card:
+        def mark(self) -> None:
+            done.append("mark")
+
+    class Bench:
+        def __init__(self, *_: object) -> None:
+            self.card = Card()
+
+        def launch(self, side: Side, *_: object, profiled: bool) -> None:
+            assert profiled
+            done.append(side.version)
+
+    monkeypatch.setattr(measuring, "Bench", Bench)
+    measuring.launch_once(facts.job(facts.side("a"), facts.side("b")), Operations({}))
+    assert done == ["a", "mark", "b", "mark"]
+    done.clear()
+    measuring.launch_once(facts.job(facts.side("a")), Operations({}))
+    assert done == ["a"]
 
 
 def test_nothing_launched() -> None:
-    with pytest.raises(MeasuringError, match="saw no kernel"):
-        counted('"ID"\n""', "", METRICS)
+    assert by_work('"ID"\n""', "", METRICS) == []
 
 
 @pytest.mark.parametrize(("chip", "capability"), [("gh100", "9.0"), ("gb100", "10.0"), ("gb110", "10.3")])
@@ -144,6 +180,7 @@ def test_run_counts_and_records_and_explain_uses_it(user: UserProject, faperf: C
     assert "counters/" in answer.stderr
     shown = faperf("show", "t1").stdout
     assert "no faster than" in shown
+    assert "tensor-core activity (TCA)" in shown
     assert "memory 0.0000 ms" in shown  # 128 KiB at 4.8 TB/s
     explained = faperf("explain", "t1").stdout
     assert "stalls: long scoreboard (limits)" in explained

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ from faperf.build import Builder
 from faperf.comparison import Annotation
 from faperf.locating import Locator
 from faperf.manifest import load_manifests
-from faperf.sass import source_lines
 from faperf.toolchain import Toolchain
 from tests.conftest import SPILLING_KERNEL, Cli, UserProject
 
@@ -126,12 +123,3 @@ def test_messages_of_ptxas_at_their_lines(user: UserProject, toolchain: Toolchai
     assert (found.file, found.line) == ("kernels/t1.cu", 2)  # where the kernel begins
     found = placed("/usr/include/x.h(3): warning: nobody's business")
     assert (found.file, found.line) == ("kernels/t1.cu", 2)
-
-
-def test_lines_are_kept_beside_the_build(user: UserProject, toolchain: Toolchain, tmp_path: Path) -> None:
-    version = load_manifests(user.project).versions["t1"]
-    artifact = Builder(user.root, user.root / ".faperf/cache", toolchain).build(version, "sm_90a")
-    lines = source_lines(artifact.directory, toolchain.nvdisasm)
-    stores = [line for line in lines["copy"] if "STG" in line.opcodes]
-    assert [(os.path.basename(line.file), line.line) for line in stores] == [("t1.cu", 4)]
-    assert source_lines(artifact.directory, tmp_path / "no nvdisasm") == lines

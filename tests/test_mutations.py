@@ -15,15 +15,19 @@ from faperf.toolchain import Toolchain
 from tests.conftest import REPOSITORY
 from tests.emulating import TCGEN05, subject_of, tcgen05_subject
 from tests.mutations import MISSED, MUTATIONS, Mutation, found, table
+from tests.mutations_hopper import HOPPER
 from tests.mutations_ladder import LADDER
 
 ATTENTION = BUILT_IN["attention_forward"]
+RUN_HERE = [*MUTATIONS, *HOPPER]
 SHAPE = {"B": 2, "H": 2, "S": 256, "D": 128}
+HOPPER_SHAPE = {"B": 1, "H": 2, "S": 256, "D": 128}
+"""Two to four tiles of keys; a CTA of these kernels does more at a time."""
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=[mutation.name for mutation in MUTATIONS])
-def test_a_mutation_isfound(mutation: Mutation, tmp_path: Path, toolchain: Toolchain) -> None:
+@pytest.mark.parametrize("mutation", RUN_HERE, ids=[mutation.name for mutation in RUN_HERE])
+def test_a_mutation_is_found(mutation: Mutation, tmp_path: Path, toolchain: Toolchain) -> None:
     source = tmp_path / (TCGEN05 if mutation.version == "tcgen05" else f"kernels/{mutation.version}.cu")
     for directory in ("kernels", "tests/data/kernels"):
         shutil.copytree(REPOSITORY / directory, tmp_path / directory)
@@ -31,7 +35,8 @@ def test_a_mutation_isfound(mutation: Mutation, tmp_path: Path, toolchain: Toolc
     if mutation.version == "tcgen05":
         subject = tcgen05_subject(SHAPE, toolchain, tmp_path / "cache", tmp_path)
     else:
-        subject = subject_of(mutation.version, "sm_90a", SHAPE, toolchain, tmp_path / "cache", tmp_path)
+        shape = HOPPER_SHAPE if mutation in HOPPER else SHAPE
+        subject = subject_of(mutation.version, "sm_90a", shape, toolchain, tmp_path / "cache", tmp_path)
     emulation = Emulation(ATTENTION)
     verdicts = [emulation.verdict(subject, "growing", schedule, tmp_path / "kept") for schedule in SCHEDULES]
     assert mutation.finds in [found(verdict) for verdict in verdicts], verdicts
@@ -42,4 +47,4 @@ def test_a_mutation_isfound(mutation: Mutation, tmp_path: Path, toolchain: Toolc
 
 def test_the_docs_show_the_table() -> None:
     page = (REPOSITORY / "docs" / "emulator.md").read_text(encoding="utf-8")
-    assert table([*MUTATIONS, *LADDER]) in page, "run: python docs/mutation_table.py"
+    assert table([*MUTATIONS, *LADDER, *HOPPER]) in page, "run: python docs/mutation_table.py"

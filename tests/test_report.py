@@ -244,7 +244,7 @@ def test_a_bar_tells_its_change_and_its_cause_when_pointed_at(visitor: Visitor) 
     box = page.locator("#reported-sm_103a .point").nth(1).bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=3)
-    said = page.locator("#reported-sm_103a .hovertext").inner_text()
+    said = page.locator("#reported-sm_103a .hovertext").text_content() or ""
     assert "v2: the second" in said
     assert "SLOWER -25.0% against v1" in said
     assert "it waits <script>" in said

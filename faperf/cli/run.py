@@ -161,16 +161,19 @@ def bundle(
 
 
 @click.command("exec")
-@click.argument("version", type=VERSION)
+@click.argument("versions", nargs=-1, required=True, type=VERSION)
 @click.option("--once", is_flag=True, required=True, help="One launch; there is no other way yet.")
 @click.option("--target", metavar="SM", type=TARGET, help="The target; the first that runs here by default.")
 @click.option("--workload", metavar="NAME", type=WORKLOAD, help="The workload; the version's first by default.")
 @nvcc_option
 @click.pass_obj
 def execute(
-    directory: Path, version: str, once: bool, target: str | None, workload: str | None, nvcc: str | None
+    directory: Path, versions: tuple[str, ...], once: bool, target: str | None, workload: str | None, nvcc: str | None
 ) -> None:
-    """Launch VERSION in this process, on normal inputs, for ncu and compute-sanitizer.
+    """Launch VERSIONS in this process, on normal inputs, for ncu and compute-sanitizer.
+
+    Only those launches stand between cudaProfilerStart and Stop (ncu --profile-from-start off); behind each of several follows a
+    kernel named stamp.
 
     \b
     Example:
@@ -182,9 +185,9 @@ def execute(
 
     project = open_project(directory)
     manifests = load_manifests(project)
-    Selection((version,)).steps(manifests)
-    exec_once(Workshop.open(project, nvcc=nvcc), manifests.versions[version], target, workload)
-    click.echo(f"{version}: launched once")
+    Selection(versions).steps(manifests)
+    exec_once(Workshop.open(project, nvcc=nvcc), [manifests.versions[name] for name in versions], target, workload)
+    click.echo(f"{', '.join(versions)}: launched once")
 
 
 def _run_bundle(directory: Path, bundle: Path, out: Path) -> None:

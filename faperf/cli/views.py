@@ -186,10 +186,9 @@ def show(directory: Path, version: str, style: str) -> None:
         builds_of,
         informed,
         latest_run,
-        metrics_by_version,
         open_repository,
         silicon_of,
-        timings_of,
+        worth_of,
     )
     from faperf.history import History
     from faperf.judge import thresholds_from
@@ -221,15 +220,11 @@ def show(directory: Path, version: str, style: str) -> None:
     }
     pairs = [(entry, builds.get(entry.build or "")) for entry in found]
     silicon = silicon_of(history, newest) if newest else {}
-    partners = {m.timing.build for m in silicon.values() if m.timing} - set(
-        builds
-    )  # of equal code, measured for another
-    builds |= {key: build for key in partners if (build := history.build(key))}
-    worth = metrics_by_version(manifests, load_operations(project), builds, silicon)
-    timings = {entry.target: timings_of(history, newest, version, entry.target) for entry in found} if newest else {}
+    operations = load_operations(project)
+    worth = worth_of(history, manifests, operations, newest, builds, silicon, version) if newest else {}
     chosen = manifests.versions.get(version)
     external = history.external(version)
-    present(show_text(chosen, version, pairs, findings, reported, silicon, worth, timings, external, style), style)
+    present(show_text(chosen, version, pairs, findings, reported, silicon, worth, external, style), style)
     say_warnings(history)
 
 

@@ -7,32 +7,33 @@ register file: registers, constants, special registers and addresses of variable
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from faperf.emulator.batch import ORDERED, READ, WRITE, batches, registers_of
 from faperf.emulator.fault import NotEmulatedError
-from faperf.emulator.flow import ENDS, blocks_of
+from faperf.emulator.flow import ENDS, JUMPS, blocks_of
 from faperf.emulator.memory import LOCAL_WINDOW, SHARED_START
 from faperf.emulator.ptx import Instruction, Kernel, Module, Variable, literal, split_operands
 from faperf.emulator.schedule import Wait
-from faperf.emulator.state import SPECIALS, STORAGE, Path
+from faperf.emulator.state import SPECIALS, STORAGE, Array, Path
 
 Operation = Callable[[Path], None]
 Blocking = Callable[[Path], Wait | None]
 PARAM_WINDOW = 0x0300_0000_0000
 
-HANDLERS: dict[str, Callable[[Decoder, Instruction], Operation]] = {}
-"""By the first parts of an opcode; the longest that fits is taken."""
+HANDLERS: dict[str, tuple[Callable[[Decoder, Instruction], Operation | Batchable], str]] = {}
+"""By the first parts of an opcode, with what it does to memory (`batch`); the longest that fits is taken."""
 BLOCKING: dict[str, Callable[[Decoder, Instruction], Blocking]] = {}
 """The same for those after which a path may have to wait. Their closure gives the wait."""
 
 
-def handles(*opcodes: str) -> Callable[[Any], Any]:
+def handles(*opcodes: str, memory: str = ORDERED) -> Callable[[Any], Any]:
     def register(handler: Any) -> Any:
-        HANDLERS.update(dict.fromkeys(opcodes, handler))
+        HANDLERS.update(dict.fromkeys(opcodes, (handler, memory)))
         return handler
 
     return register
@@ -44,6 +45,18 @@ def blocks(*opcodes: str) -> Callable[[Any], Any]:
         return handler
 
     return register
+
+
+class Batchable(Protocol):
+    """An instruction that can run alone or, in one call, with those of equal `key`."""
+
+    key: Any
+
+    def run(self, path: Path) -> None: ...
+
+    @staticmethod
+    def together(parts: Any) -> Operation:
+        """One operation for all of them, in their order."""
 
 
 @dataclass(frozen=True)
@@ -142,18 +155,18 @@ class Decoder:
             body = self.kernel.instructions[block.first : block.stop]
             operations: list[Operation] = []
             end: Operation = lambda path, n=number + 1: path.wave.scheduler.go(path, n)  # type: ignore[misc]  # noqa: E731
-            self.written: set[tuple[int, int]] = set()
-            self.fragments: dict[Any, Any] = {}
-            for ins in body:
-                self.ins = ins
-                if ins.parts[0] == "bra":
-                    end = self._branch(ins, at, number, block.meet, len(found))
-                elif ins.parts[0] in ENDS:
-                    end = self._exit(ins, number, len(found))
-                elif blocking(ins):
-                    end = self._blocking(ins, number)
-                else:
-                    operations.append(self.operation(ins))
+            self.ins = last = body[-1]
+            if last.parts[0] in JUMPS or blocking(last):
+                body.pop()
+            for group in batches(body, self.kernel.registers, _memory):
+                operations.extend(self._batch(group))
+            self.ins = last
+            if last.parts[0] == "bra":
+                end = self._branch(last, at, number, block.meet, len(found))
+            elif last.parts[0] in ENDS:
+                end = self._exit(last, number, len(found))
+            elif blocking(last):
+                end = self._blocking(last, number)
             code.append(Code(block.first, block.stop, operations, end))
         rows = {bits: len(names) for bits, names in self._rows.items()}
         return Program(
@@ -163,15 +176,42 @@ class Decoder:
 
     # ── instructions ──
 
-    def operation(self, ins: Instruction) -> Operation:
-        handler = _find(HANDLERS, ins)
-        if handler is None:
+    def _batch(self, group: list[Instruction]) -> list[Operation]:
+        """Operations for instructions that may run together. Their results get neighbouring rows."""
+        if len(group) > 1:
+            for which in range(len(group[0].operands[0].split("|")) if "{" not in group[0].operands[0] else 1):
+                for ins in group:
+                    self._place(ins.operands[0].split("|")[which] if which else ins.operands[0])
+        made = [(ins, self._operation(ins)) for ins in group]
+        operations: list[Operation] = []
+        while made:
+            ins, first = made[0]
+            size = 1
+            if not callable(first):
+                while size < len(made) and getattr(made[size][1], "key", None) == first.key:
+                    size += 1
+            if size > 1:
+                operations.append(type(first).together([part for _, part in made[:size]]))
+            else:
+                operations.append(self._guarded(ins, first if callable(first) else first.run))
+            made = made[size:]
+        return operations
+
+    def _place(self, text: str) -> None:
+        """Give registers that have no row yet the next ones."""
+        for name in registers_of(text, self.kernel.registers):
+            names = self._rows[self.kernel.registers[name]]
+            names.setdefault(name, len(names))
+
+    def _operation(self, ins: Instruction) -> Any:
+        self.ins = ins
+        found = _find(HANDLERS, ins)
+        if found is None:
             raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
         try:
-            made: Operation = handler(self, ins)
+            return found[0](self, ins)
         except (IndexError, KeyError, ValueError, TypeError, AttributeError) as error:
             raise NotEmulatedError(f"no emulation of this form of {ins.opcode} ({error!r})", ins.place) from error
-        return self._guarded(ins, made)
 
     def _guarded(self, ins: Instruction, made: Operation) -> Operation:
         if ins.guard is None:
@@ -323,14 +363,7 @@ class Decoder:
 
     def out(self, text: str, bits: int) -> int:
         """The row of a destination; `_` is a row that nobody reads."""
-        row = 0 if text.strip() == "_" else self._register(text.strip(), bits)
-        self.wrote(row, bits)
-        return row
-
-    def wrote(self, row: int, bits: int) -> None:
-        """A row changes: what was kept of it in this block is void."""
-        for key in [key for key in self.fragments if (row, bits) in key]:
-            del self.fragments[key]
+        return 0 if text.strip() == "_" else self._register(text.strip(), bits)
 
     def vector(self, text: str) -> list[str]:
         """`{a, b}` → its parts; anything else is a vector of one."""
@@ -363,6 +396,27 @@ def addresses(path: Path, address: Address) -> Any:
     return found
 
 
+def all_addresses(path: Path, several: Sequence[Address]) -> Array:
+    """The same of several instructions whose bases have one type, [instruction, lane]."""
+    rows, first = path.r[several[0].kind], several[0]
+    if len(several) == 1:
+        return addresses(path, first)[None]
+    found = np.empty((len(several), path.stop - path.start), np.int64)
+    for index, each in enumerate(several):
+        np.add(rows[each.row], each.offset, out=found[index], dtype=np.int64, casting="unsafe")
+    return found if path.mask is True else found[:, path.mask]
+
+
+def _memory(ins: Instruction) -> str:
+    found = _find(HANDLERS, ins)
+    if found is None:
+        return ORDERED
+    memory: str = found[1]
+    if memory in (READ, WRITE) and any(part in ("volatile", "acquire", "release", "relaxed") for part in ins.parts):
+        return ORDERED
+    return memory
+
+
 def _find(table: dict[str, Any], ins: Instruction) -> Any:
     for count in range(len(ins.parts), 0, -1):
         if (handler := table.get(".".join(ins.parts[:count]))) is not None:
@@ -370,4 +424,4 @@ def _find(table: dict[str, Any], ins: Instruction) -> Any:
     return None
 
 
-__all__ = ["LOCAL_WINDOW", "Address", "Decoder", "Program", "addresses", "blocks", "decode", "handles"]
+__all__ = ["LOCAL_WINDOW", "Address", "Decoder", "Program", "addresses", "all_addresses", "blocks", "decode", "handles"]

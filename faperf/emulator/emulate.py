@@ -22,7 +22,7 @@ from faperf.launch import ResolvedArgument, ResolvedLaunch
 
 PACKS = (ops_arithmetic, ops_data, ops_call, ops_sm80, ops_sm90, ops_sm100)
 """Importing a pack registers its opcodes."""
-LANES = 1024
+LANES = 4096
 """Lanes that run together, about: more make numpy's calls longer, fewer make more calls."""
 SMEM_LIMIT = 227 * 1024
 SCALARS = {"i32": "<i", "u32": "<I", "i64": "<q", "u64": "<Q"}
@@ -88,8 +88,9 @@ class Device:
         if sample is not None and sample < len(ctas):
             ctas = [ctas[n] for n in sorted(random.Random(seed).sample(range(len(ctas)), sample))]
         together = max(1, LANES // (-(-block[0] * block[1] * block[2] // 32) * 32))
+        wave: Wave | None = None
         for first in range(0, len(ctas), together):
-            wave = Wave(program, ctas[first : first + together], grid, block, self.memory, smem)
+            wave = Wave(program, ctas[first : first + together], grid, block, self.memory, smem, wave)
             wave.extra["parameters"], wave.extra["maps"] = bytes(parameters), self._maps
             wave.extra["exact_sums"] = self.exact_sums
             for row, name in program.global_rows:

@@ -7,11 +7,13 @@ swizzle of S bytes XORs bits 4… of the *absolute* shared address with bits 7�
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from faperf.emulator.fault import BAD_DESCRIPTOR, DiagnosisError, NotEmulatedError
 from faperf.emulator.ptx import Instruction
+from faperf.emulator.rounding import from_brain
 from faperf.emulator.state import Array
 
 HALF = 2
@@ -57,7 +59,34 @@ def swizzled(address: Array, swizzle: int) -> Array:
     return address ^ ((address >> 7 & bits) << 4)
 
 
-def addresses_of(d: Descriptor, rows: int, depth: int, across: bool, ins: Instruction) -> Array:
+@dataclass(frozen=True)
+class Footprint:
+    """The 16-byte chunks of an operand, by their number within the CTA's shared memory.
+
+    [rows, depth / 8] where a chunk is along k, [depth, rows / 8] where it is along the rows (`across`).
+    """
+
+    chunks: Array
+    across: bool
+
+    def gather(self, memory: Array, base: Array, brain: bool = False) -> Array:
+        """[cta, rows, depth] in float32, of chunks [chunk, 8] of 16 bits; `base` is the first chunk of each CTA.
+
+        The 16 bits are those of a half, or with `brain` of a bfloat16.
+        """
+        bits = memory.take(base[:, None, None] + self.chunks, axis=0)
+        found: Array = from_brain(bits) if brain else bits.view(np.float16).astype(np.float32)
+        found = found.reshape(len(base), len(self.chunks), -1)
+        return found.transpose(0, 2, 1) if self.across else found
+
+
+@lru_cache(maxsize=4096)
+def footprint(d: Descriptor, rows: int, depth: int, across: bool) -> Footprint:
+    address = addresses_of(d, rows, depth, across)
+    return Footprint((address[::8].T if across else address[:, ::8]) >> 4, across)
+
+
+def addresses_of(d: Descriptor, rows: int, depth: int, across: bool) -> Array:
     """The shared address of each element [row, k] of an operand of `rows` × `depth`.
 
     K-major: rows of `swizzle` bytes in groups of 8, `stride` from group to group; without a swizzle core matrices of 8 rows of

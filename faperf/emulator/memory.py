@@ -8,7 +8,7 @@ writers but are not held against writes of the same word's other bytes.)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ LOCAL_WINDOW = 0x0200_0000_0000
 GUARD = 4096
 SHARED_START = 1024
 """Shared memory of a CTA begins with a KiB of the system's."""
-UNITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+UNITS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 CLOCK_BITS = 24
 
 
@@ -91,15 +91,16 @@ class Global:
         self._stored.reshape(-1, size * count)[offset // (size * count)] = True
 
     def locate(self, path: Path, address: Array, size: int, ins: Instruction, align: int | None = None) -> Array:
-        """Offsets of `size` bytes at each lane's address. Raises DiagnosisError."""
+        """Offsets of `size` bytes at each lane's address, [lane] or [instruction, lane]. Raises DiagnosisError."""
         offset = address.astype(np.int64) - GLOBAL_BASE
-        inside = (offset >= 0) & (offset <= len(self.bytes) - size)
-        safe = np.where(inside, offset, 0)
-        inside &= self.valid[safe] & self.valid[safe + size - 1]
+        if offset.min() < 0 or offset.max() > len(self.bytes) - size:
+            inside = (offset >= 0) & (offset <= len(self.bytes) - size)
+        else:
+            inside = self.valid[offset] & self.valid[offset + (size - 1)]
         if not inside.all():
             which = int(np.argmin(inside))
-            raise DiagnosisError(OUT_OF_BOUNDS, self._outside(path, which, int(address[which]), size), ins.place)
-        if (offset & ((align or size) - 1)).any():
+            raise DiagnosisError(OUT_OF_BOUNDS, self._outside(path, which, int(address.flat[which]), size), ins.place)
+        if int(np.bitwise_or.reduce(offset, axis=None)) & ((align or size) - 1):
             raise DiagnosisError(MISALIGNED, misaligned(path, address, align or size, "global"), ins.place)
         return offset
 
@@ -108,15 +109,25 @@ class Global:
         for name, start, content in self._parts:
             if offset >= start:
                 before = f"{offset - start} bytes after the start of {name}, which has {content.nbytes}"
-        return f"{path.wave.name_of(int(path.lanes()[which]))} accesses {size} bytes at global address {address:#x}: {before}"
+        return f"{path.wave.name_of(_lane(path, which))} accesses {size} bytes at global address {address:#x}: {before}"
 
     def view(self, size: int, count: int) -> Array:
         """All of it as units of `size` bytes, `count` in a row."""
         return self.bytes.view(UNITS[size]).reshape(-1, count)
 
 
+CHUNK = 16
+"""Bytes that TMA and the tensor core move together, whatever the swizzle."""
+WRITTEN = {1: 0x0F, 2: 0x0F0F, 4: 0x0F0F_0F0F, 8: 0x0F0F_0F0F_0F0F_0F0F}
+"""All bits of so many words."""
+
+
 class Shared:
-    """Shared memory of every CTA of a wave, one after the other, with the shadow of each word."""
+    """Shared memory of every CTA of a wave, one after the other, with the shadow of each word.
+
+    Offsets count bytes from its start. Arrays of offsets may have any shape that those of warps can be broadcast to; chunks are
+    of 16 bytes.
+    """
 
     def __init__(self, wave: Wave, dynamic: int) -> None:
         self.wave, self.dynamic = wave, dynamic
@@ -127,9 +138,14 @@ class Shared:
         self.written = np.zeros(total // 4, np.uint8)  # a bit a byte
         self.stamp = np.zeros(total // 4, np.int32)  # agent << CLOCK_BITS | clock of the last write
         self.line = np.zeros(total // 4, np.int32)  # the instruction that wrote
-        self.reads = np.zeros((total // 4, wave.warps), np.int32)  # each warp's clock at its last read
-        self.async_read = np.zeros(total // 4, np.int32)  # agent << CLOCK_BITS | clock of the last asynchronous read
-        self.read_line = np.zeros(total // 4, np.int32)
+        self.reads = np.zeros((total // CHUNK, wave.warps), np.int32)  # each warp's clock at its last read of a chunk
+        self.small_reads = np.zeros((total // 4, wave.warps), np.int32)  # the same of a word by itself
+        self.read_small = np.zeros(total // 4, bool)
+        self.async_read = np.zeros(
+            total // CHUNK, np.int32
+        )  # agent << CLOCK_BITS | clock of the last asynchronous read
+        self.read_line = np.zeros(total // CHUNK, np.int32)
+        self._flat_clocks = wave.clocks.reshape(-1)
 
     def view(self, size: int, count: int) -> Array:
         return self.bytes.view(UNITS[size]).reshape(-1, count)
@@ -137,21 +153,24 @@ class Shared:
     def put(self, size: int, count: int, offset: Array, values: Array) -> None:
         self.view(size, count)[offset // (size * count)] = values
 
-    def locate(self, path: Path, address: Array, size: int, ins: Instruction, align: int | None = None) -> Array:
-        """Offsets of `size` bytes at each lane's shared address. Raises DiagnosisError."""
+    def locate(
+        self, path: Path, address: Array, size: int, ins: Instruction, align: int | None = None, lanes: Array | None = None
+    ) -> Array:  # fmt: skip
+        """Offsets of `size` bytes at shared addresses of the path's lanes, or of `lanes`. Raises DiagnosisError."""
         offset = address.astype(np.int64)
-        inside = (offset >= SHARED_START) & (offset <= self.end - size)
-        if not inside.all():
+        if offset.min() < SHARED_START or offset.max() > self.end - size:
+            inside = (offset >= SHARED_START) & (offset <= self.end - size)
             which = int(np.argmin(inside))
+            who = path.wave.name_of(_lane(path, which, lanes, offset.shape))
             raise DiagnosisError(
                 OUT_OF_BOUNDS,
-                f"{path.wave.name_of(int(path.lanes()[which]))} accesses {size} bytes at shared address "
-                f"{int(address[which]):#x}; the CTA has {SHARED_START:#x} to {self.end:#x}",
+                f"{who} accesses {size} bytes at shared address {int(address.flat[which]):#x}; the CTA has "
+                f"{SHARED_START:#x} to {self.end:#x}",
                 ins.place,
             )
-        if (offset & ((align or size) - 1)).any():
-            raise DiagnosisError(MISALIGNED, misaligned(path, address, align or size, "shared"), ins.place)
-        offset += path.ctas * self.size
+        if int(np.bitwise_or.reduce(offset, axis=None)) & ((align or size) - 1):
+            raise DiagnosisError(MISALIGNED, misaligned(path, address, align or size, "shared", lanes), ins.place)
+        offset += (path.ctas if lanes is None else self.wave.cta[lanes]) * self.size
         return offset
 
     # ── who knows of what ──
@@ -159,79 +178,100 @@ class Shared:
     def read(self, path: Path, offset: Array, size: int, ins: Instruction, warps: Array | None = None) -> None:
         """Each warp (of a lane) reads `size` bytes at its offset, now and by itself. Raises DiagnosisError."""
         warps = path.flat_warps if warps is None else warps
-        words = words_of(offset, size)
-        self._check_told(warps, words, ins, "reads")
-        self._check_written(warps, offset, words, size, ins)
-        wave, column = self.wave, warps // len(self.wave.ctas)
-        clock = wave.clocks[warps, column]
-        self.reads.reshape(-1)[words * wave.warps + column[:, None]] = clock[:, None]
+        self._check_told(warps, offset, size, ins, "reads")
+        self._check_written(warps, offset, size, ins)
+        column = warps // len(self.wave.ctas)
+        clock = self.wave.clocks[warps, column]
+        if size == CHUNK:
+            self.reads[offset >> 4, column] = clock
+            return
+        for word in range(max(1, size // 4)):
+            self.small_reads[(offset >> 2) + word, column] = clock
+            self.read_small[(offset >> 2) + word] = True
 
     def write(self, path: Path, offset: Array, size: int, ins: Instruction, warps: Array | None = None) -> None:
         """Each warp writes `size` bytes at its offset, now and by itself."""
         warps = path.flat_warps if warps is None else warps
         column = warps // len(self.wave.ctas)
-        words = words_of(offset, size)
         if size >= 4:
-            self.check_write(warps, words, ins)
+            self.check_write(warps, offset, size, ins)
         stamp = (column << CLOCK_BITS) | self.wave.clocks[warps, column]
-        self._mark(offset, words, size, stamp[:, None], ins)
-
-    def write_later(self, warps: Array, words: Array, agent: Array, clock: Array, ins: Instruction) -> None:
-        """An asynchronous agent begins to write whole words on behalf of a warp; `landed` says when they are there."""
-        self.check_write(warps, words, ins)
-        self.stamp[words] = ((agent << CLOCK_BITS) | clock)[:, None]
-        self.line[words] = ins.index
-        self.written[words] = 0
-
-    def landed(self, words: Array) -> None:
-        self.written[words] = 15
-
-    def read_later(self, warps: Array, words: Array, agent: Array, clock: Array, ins: Instruction) -> None:
-        """An asynchronous agent reads whole words on behalf of a warp, until the warp is told that it is done."""
-        self._check_told(warps, words, ins, "starts a read of")
-        self._check_written(warps, words[:, 0] * 4, words, 4, ins)
-        self.async_read[words] = ((agent << CLOCK_BITS) | clock)[:, None]
-        self.read_line[words] = ins.index
-
-    def _mark(self, offset: Array, words: Array, size: int, stamp: Array, ins: Instruction) -> None:
-        self.stamp[words] = stamp
-        self.line[words] = ins.index
         if size >= 4:
-            self.written[words] = 15
+            self._mark(offset, size, stamp, ins)
+            self.landed(offset, size)
+            return
+        self.stamp[offset >> 2], self.line[offset >> 2] = stamp, ins.index
+        np.bitwise_or.at(self.written, offset >> 2, (((1 << size) - 1) << (offset & 3)).astype(np.uint8))
+
+    def write_later(self, warps: Array, offset: Array, size: int, stamp: Array, ins: Instruction) -> None:
+        """An asynchronous agent begins to write on behalf of warps; `landed` says when it is done. `stamp` has its clock."""
+        self.check_write(warps, offset, size, ins)
+        self._mark(offset, size, stamp, ins)
+        words = max(1, size // 4)
+        self.written.view(UNITS[words])[offset // size] = 0
+
+    def landed(self, offset: Array, size: int) -> None:
+        words = max(1, size // 4)
+        self.written.view(UNITS[words])[offset // size] = WRITTEN[words]
+
+    def read_later(self, warps: Array, chunks: Array, stamp: Array, ins: Instruction) -> None:
+        """An asynchronous agent reads chunks on behalf of warps, until they are told that it is done."""
+        offset = chunks << 4
+        self._check_told(warps, offset, CHUNK, ins, "starts a read of")
+        self._check_written(warps, offset, CHUNK, ins)
+        self.async_read[chunks] = stamp
+        self.read_line[chunks] = ins.index
+
+    def _mark(self, offset: Array, size: int, stamp: Array, ins: Instruction) -> None:
+        words = size // 4
+        if words == 1:
+            self.stamp[offset >> 2], self.line[offset >> 2] = stamp, ins.index
         else:
-            np.bitwise_or.at(self.written, words[:, 0], (((1 << size) - 1) << (offset & 3)).astype(np.uint8))
+            self.stamp.reshape(-1, words)[offset // size] = stamp[..., None]
+            self.line.reshape(-1, words)[offset // size] = ins.index
 
     def _told(self, warps: Array, stamps: Array) -> Array:
-        known = self.wave.clocks.reshape(-1)[(warps * self.wave.agents)[:, None] + (stamps >> CLOCK_BITS)]
-        return known >= (stamps & ((1 << CLOCK_BITS) - 1))
+        known = self._flat_clocks.take(warps * self.wave.agents + (stamps >> CLOCK_BITS))
+        told: Array = known >= (stamps & ((1 << CLOCK_BITS) - 1))
+        return told
 
-    def _check_told(self, warps: Array, words: Array, ins: Instruction, does: str) -> None:
-        told = self._told(warps, self.stamp[words])
+    def _check_told(self, warps: Array, offset: Array, size: int, ins: Instruction, does: str) -> None:
+        words = max(1, size // 4)
+        stamps = self.stamp.reshape(-1, words).take(offset // max(4, size), axis=0)
+        told = self._told(warps[..., None], stamps)
         if not told.all():
             at = np.unravel_index(int(np.argmin(told)), told.shape)
-            self._not_told(int(warps[at[0]]), int(words[at]), ins, does)
+            warp = int(np.broadcast_to(warps[..., None], told.shape)[at])
+            self._not_told(warp, (int(offset[at[:-1]]) >> 2) + int(at[-1]), ins, does)
 
-    def check_write(self, warps: Array, words: Array, ins: Instruction) -> None:
-        """A write must be told of the word's last write and of every read of it."""
-        self._check_told(warps, words, ins, "writes")
-        wave = self.wave
-        told = self.reads[words] <= wave.clocks[warps, None, : wave.warps]
-        if not told.all():
-            lane, k, reader = (int(n) for n in np.unravel_index(int(np.argmin(told)), told.shape))
-            raise DiagnosisError(
-                RACE,
-                f"{self._warp(int(warps[lane]))} writes shared address {self._address(int(words[lane, k])):#x} while warp "
-                f"{reader} may still read it: no barrier between",
-                ins.place,
-            )
-        late = self._told(warps, self.async_read[words])
-        if not late.all():
-            at = np.unravel_index(int(np.argmin(late)), late.shape)
-            word = int(words[at])
+    def check_write(self, warps: Array, offset: Array, size: int, ins: Instruction) -> None:
+        """A write must be told of the last write there and of every read."""
+        self._check_told(warps, offset, size, ins, "writes")
+        wave, chunks, warps = self.wave, offset >> 4, np.broadcast_to(warps, offset.shape)
+        known = wave.clocks[:, : wave.warps]
+        self._check_read(warps, offset, self.reads[chunks] > known[warps], ins)
+        for word in range(size // 4):
+            words = (offset >> 2) + word
+            if self.read_small[words].any():
+                self._check_read(warps, words << 2, self.small_reads[words] > known[warps], ins)
+        late = ~self._told(warps, self.async_read[chunks])
+        if late.any():
+            at = np.unravel_index(int(np.argmax(late)), late.shape)
+            chunk = int(chunks[at])
             raise DiagnosisError(
                 MISSING_WAIT,
-                f"{self._warp(int(warps[at[0]]))} writes shared address {self._address(word):#x}, which the "
-                f"asynchronous {self._writer(int(self.async_read[word]), int(self.read_line[word]))} may still read",
+                f"{self._warp(int(warps[at]))} writes shared address {self._address(int(offset[at]) >> 2):#x}, which the "
+                f"asynchronous {self._writer(int(self.async_read[chunk]), int(self.read_line[chunk]))} may still read",
+                ins.place,
+            )
+
+    def _check_read(self, warps: Array, offset: Array, late: Array, ins: Instruction) -> None:
+        if late.any():
+            *at, reader = np.unravel_index(int(np.argmax(late)), late.shape)
+            raise DiagnosisError(
+                RACE,
+                f"{self._warp(int(warps[tuple(at)]))} writes shared address {self._address(int(offset[tuple(at)]) >> 2):#x} "
+                f"while warp {int(reader)} may still read it: no barrier between",
                 ins.place,
             )
 
@@ -248,16 +288,20 @@ class Shared:
             MISSING_WAIT, f"{what}which the asynchronous {self._writer(stamp, line)} fills: not waited for", ins.place
         )
 
-    def _check_written(self, warps: Array, offset: Array, words: Array, size: int, ins: Instruction) -> None:
-        bits = self.written[words]
+    def _check_written(self, warps: Array, offset: Array, size: int, ins: Instruction) -> None:
+        words = max(1, size // 4)
+        bits = self.written.view(UNITS[words]).take(offset // max(4, size))
         if size < 4:
-            bits = bits | ~(((1 << size) - 1) << (offset & 3))[:, None].astype(np.uint8) & 15
-        if not (bits == 15).all():
-            at = np.unravel_index(int(np.argmax(bits != 15)), bits.shape)
+            bits = bits | ~(((1 << size) - 1) << (offset & 3)).astype(np.uint8) & 15
+        missing = bits != WRITTEN[words]
+        if missing.any():
+            at = np.unravel_index(int(np.argmax(missing)), missing.shape)
+            first = int(offset[at]) >> 2
+            word = first + int(np.argmin(self.written[first : first + words]))
             raise DiagnosisError(
                 UNINITIALISED,
-                f"{self._warp(int(warps[at[0]]))} reads shared address {self._address(int(words[at])):#x}, "
-                "which nothing has written",
+                f"{self._warp(int(np.broadcast_to(warps, missing.shape)[at]))} reads shared address "
+                f"{self._address(word):#x}, which nothing has written",
                 ins.place,
             )
 
@@ -276,6 +320,14 @@ class Shared:
     def barrier_agent(self, slot: int) -> int:
         """The agent that fills shared memory and tells a barrier of it."""
         return 4 * self.wave.warps + slot % BARRIER_AGENTS
+
+
+def _lane(path: Path, which: int, lanes: Array | None = None, shape: tuple[int, ...] = ()) -> int:
+    """The flat lane of the element `which` of an array whose last axis is by lane (or as `lanes` says)."""
+    if lanes is not None:
+        return int(np.broadcast_to(lanes, shape).flat[which])
+    own = path.lanes()
+    return int(own[which % len(own)])
 
 
 class Local:
@@ -300,12 +352,7 @@ class Local:
         self.view(size, count)[offset // (size * count)] = values
 
 
-def words_of(offset: Array, size: int) -> Array:
-    """The words that `size` bytes at each offset touch, [lanes, words]."""
-    return (offset >> 2)[:, None] + np.arange(max(1, size // 4))
-
-
-def misaligned(path: Path, address: Array, align: int, space: str) -> str:
+def misaligned(path: Path, address: Array, align: int, space: str, lanes: Array | None = None) -> str:
     which = int(np.argmax((address.astype(np.int64) & (align - 1)) != 0))
-    who = path.wave.name_of(int(path.lanes()[which]))
-    return f"{who} accesses {space} address {int(address[which]):#x}, which is no multiple of {align}"
+    who = path.wave.name_of(_lane(path, which, lanes, address.shape))
+    return f"{who} accesses {space} address {int(address.flat[which]):#x}, which is no multiple of {align}"

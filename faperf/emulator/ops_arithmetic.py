@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from faperf.emulator.decode import Decoder, Operation, handles
+from faperf.emulator.batch import PURE
+from faperf.emulator.decode import Decoder, handles
 from faperf.emulator.fault import NotEmulatedError
-from faperf.emulator.ops_common import computed, only, type_of, ufunc
+from faperf.emulator.ops_common import Elementwise, computed, only, type_of, ufunc
 from faperf.emulator.ptx import Instruction
 from faperf.emulator.rounding import (
     EDGE,
@@ -35,19 +36,19 @@ from faperf.emulator.rounding import (
     saturated,
     single,
 )
-from faperf.emulator.state import DTYPES, STORAGE, Array, Path
+from faperf.emulator.state import DTYPES, STORAGE, Array
 
 PLAIN = {"add": np.add, "sub": np.subtract, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 SMALL = ("f16", "f16x2", "bf16", "bf16x2")
 
 
-@handles("add", "sub")
-def _add(d: Decoder, ins: Instruction) -> Operation:
+@handles("add", "sub", memory=PURE)
+def _add(d: Decoder, ins: Instruction) -> Elementwise:
     only(ins, *SMALL, "f32x2", *MODES)
     return _two(d, ins, PLAIN[ins.parts[0]])
 
 
-def _two(d: Decoder, ins: Instruction, function: Any) -> Operation:
+def _two(d: Decoder, ins: Instruction, function: Any) -> Elementwise:
     kind = type_of(ins)
     if "f32x2" in ins:
         return _packed_single(d, ins, lambda a, b: function(a, b))
@@ -82,7 +83,7 @@ def _mode(ins: Instruction) -> str:
     return next((part for part in ins.parts if part in MODES), "rn")
 
 
-def _half(d: Decoder, ins: Instruction, function: Callable[..., Array]) -> Operation:
+def _half(d: Decoder, ins: Instruction, function: Callable[..., Array]) -> Elementwise:
     """f16, bf16 and pairs of them: computed in float32, or by `function` in float64 rounded to odd, and rounded once.
 
     float32 has more than twice their bits, so that rounding to it first does no harm ("double rounding is innocuous").
@@ -90,19 +91,16 @@ def _half(d: Decoder, ins: Instruction, function: Callable[..., Array]) -> Opera
     if _mode(ins) != "rn":
         raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
     width = 32 if ins.parts[-1].endswith("x2") else 16
-    rows = [d.row(text, width) for text in ins.operands[1:]]
-    to = d.out(ins.operands[0], width)
     ftz, sat, relu, of_brain = "ftz" in ins, "sat" in ins, "relu" in ins, "bf16" in ins.parts[-1]
-    store = STORAGE[width]
+    store, kind = STORAGE[width], f"u{width}"
 
     def taken(row: Array) -> Array:
-        halves = np.ascontiguousarray(row).view(np.uint16)
+        halves = row.view(np.uint16)
         values = from_brain(halves) if of_brain else halves.view(np.float16).astype(np.float32)
         return flushed(values, TINY if of_brain else HALF_TINY) if ftz else values
 
-    def run(path: Path) -> None:
-        r = path.r[f"u{width}"]
-        result = function(*(taken(r[row]) for row in rows))
+    def rounded(*rows: Array) -> Array:
+        result = function(*(taken(row) for row in rows))
         if relu:
             result = positive(result)
         if sat:
@@ -112,29 +110,29 @@ def _half(d: Decoder, ins: Instruction, function: Callable[..., Array]) -> Opera
             result = brain(flushed(result) if ftz else result)
         else:
             result = half(flushed(result, HALF_EDGE) if ftz else result).view(np.uint16)
-        np.copyto(r[to], result.view(store), where=path.mask)
+        packed: Array = result.view(store)
+        return packed
 
-    return run
+    return computed(d, kind, [(kind, text) for text in ins.operands[1:]], ins.operands[0], rounded, ins)
 
 
-def _packed_single(d: Decoder, ins: Instruction, function: Callable[..., Array]) -> Operation:
+def _packed_single(d: Decoder, ins: Instruction, function: Callable[..., Array]) -> Elementwise:
     """f32x2: two floats in 64 bits."""
     if _mode(ins) != "rn":
         raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
-    rows = [d.row(text, 64) for text in ins.operands[1:]]
-    to, ftz = d.out(ins.operands[0], 64), "ftz" in ins
+    ftz = "ftz" in ins
 
-    def run(path: Path) -> None:
-        r = path.r["u64"]
-        values = [np.ascontiguousarray(r[row]).view(np.float32) for row in rows]
-        result = function(*((flushed(value) for value in values) if ftz else values)).astype(np.float32)
-        np.copyto(r[to], (flushed(result) if ftz else result).view(np.uint64), where=path.mask)
+    def both(*rows: Array) -> Array:
+        values = [flushed(row.view(np.float32)) if ftz else row.view(np.float32) for row in rows]
+        result = function(*values).astype(np.float32)
+        packed: Array = (flushed(result) if ftz else result).view(np.uint64)
+        return packed
 
-    return run
+    return computed(d, "u64", [("u64", text) for text in ins.operands[1:]], ins.operands[0], both, ins)
 
 
-@handles("mul")
-def _mul(d: Decoder, ins: Instruction) -> Operation:
+@handles("mul", memory=PURE)
+def _mul(d: Decoder, ins: Instruction) -> Elementwise:
     only(ins, *SMALL, "f32x2", *MODES)
     kind = type_of(ins)
     if kind[0] == "f" or kind in SMALL or "f32x2" in ins or "lo" in ins:
@@ -156,13 +154,13 @@ def _mul(d: Decoder, ins: Instruction) -> Operation:
     )  # fmt: skip
 
 
-@handles("mad")
-def _mad(d: Decoder, ins: Instruction) -> Operation:
+@handles("mad", memory=PURE)
+def _mad(d: Decoder, ins: Instruction) -> Elementwise:
     only(ins)
     kind = type_of(ins)
     out, a, b, c = ins.operands
     if kind[0] == "f":
-        made: Operation = _fma(d, ins)
+        made: Elementwise = _fma(d, ins)
         return made
     if "wide" in ins:
         wide = f"{kind[0]}{2 * int(kind[1:])}"
@@ -175,8 +173,8 @@ def _mad(d: Decoder, ins: Instruction) -> Operation:
     return computed(d, kind, [(kind, a), (kind, b), (kind, c)], out, lambda x, y, z: x * y + z, ins)
 
 
-@handles("fma")
-def _fma(d: Decoder, ins: Instruction) -> Operation:
+@handles("fma", memory=PURE)
+def _fma(d: Decoder, ins: Instruction) -> Elementwise:
     """One rounding. The usual way through float64 rounds twice where float64's own result lies half-way between two floats."""
     only(ins, *SMALL, "f32x2", "relu", *MODES)
     kind, mode = type_of(ins), _mode(ins)
@@ -200,8 +198,8 @@ def _fma(d: Decoder, ins: Instruction) -> Operation:
     return computed(d, kind, sources, ins.operands[0], once, ins)
 
 
-@handles("min", "max")
-def _extreme(d: Decoder, ins: Instruction) -> Operation:
+@handles("min", "max", memory=PURE)
+def _extreme(d: Decoder, ins: Instruction) -> Elementwise:
     only(ins, "NaN", *SMALL, "xorsign", "abs")
     if "xorsign" in ins or "abs" in ins:
         raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
@@ -228,31 +226,24 @@ def _fold(function: Any, values: tuple[Array, ...]) -> Array:
     return result
 
 
-@handles("and", "or", "xor")
-def _bitwise(d: Decoder, ins: Instruction) -> Operation:
+@handles("and", "or", "xor", memory=PURE)
+def _bitwise(d: Decoder, ins: Instruction) -> Elementwise:
     only(ins)
     if "pred" in ins:
-        rows, to = [d.row(text, 1) for text in ins.operands[1:]], d.out(ins.operands[0], 1)
         function = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}[ins.parts[0]]
-
-        def run(path: Path) -> None:
-            r = path.r["pred"]
-            function(r[rows[0]], r[rows[1]], out=r[to], where=path.mask)
-
-        return run
+        return computed(d, "pred", [("pred", text) for text in ins.operands[1:]], ins.operands[0], function, ins)
     return ufunc(d, ins, PLAIN[ins.parts[0]], type_of(ins), ins.operands[1:], ins.operands[0])
 
 
-@handles("not")
-def _not(d: Decoder, ins: Instruction) -> Operation:
+@handles("not", memory=PURE)
+def _not(d: Decoder, ins: Instruction) -> Elementwise:
     if "pred" in ins:
-        row, to = d.row(ins.operands[1], 1), d.out(ins.operands[0], 1)
-        return lambda path: np.copyto(path.r["pred"][to], ~path.r["pred"][row], where=path.mask)
+        return computed(d, "pred", [("pred", ins.operands[1])], ins.operands[0], np.logical_not, ins)
     return ufunc(d, ins, np.bitwise_not, type_of(ins), ins.operands[1:], ins.operands[0])
 
 
-@handles("neg", "abs")
-def _sign(d: Decoder, ins: Instruction) -> Operation:
+@handles("neg", "abs", memory=PURE)
+def _sign(d: Decoder, ins: Instruction) -> Elementwise:
     only(ins, *SMALL)
     kind, function = type_of(ins), np.negative if ins.parts[0] == "neg" else np.abs
     if kind in SMALL:
@@ -260,8 +251,8 @@ def _sign(d: Decoder, ins: Instruction) -> Operation:
     return ufunc(d, ins, function, kind, ins.operands[1:], ins.operands[0])
 
 
-@handles("shl", "shr")
-def _shift(d: Decoder, ins: Instruction) -> Operation:
+@handles("shl", "shr", memory=PURE)
+def _shift(d: Decoder, ins: Instruction) -> Elementwise:
     kind = type_of(ins)
     bits, left = int(kind[1:]), ins.parts[0] == "shl"
     function = np.left_shift if left else np.right_shift
@@ -269,8 +260,8 @@ def _shift(d: Decoder, ins: Instruction) -> Operation:
     row = d.row(b, 32)
     amount = d.constant(row, 32)
     if amount is not None and amount < bits:
-        source, to, by = d.row(a, bits), d.out(out, bits), DTYPES[kind](amount)
-        return lambda path: function(path.r[kind][source], by, out=path.r[kind][to], where=path.mask)
+        by = DTYPES[kind](amount)
+        return computed(d, kind, [(kind, a)], out, lambda x: function(x, by), ins, amount)
 
     def shift(x: Array, n: Array) -> Array:
         whole = function(x, np.minimum(n, bits - 1).astype(x.dtype))
@@ -279,8 +270,8 @@ def _shift(d: Decoder, ins: Instruction) -> Operation:
     return computed(d, kind, [(kind, a), ("u32", b)], out, shift, ins)
 
 
-@handles("shf")
-def _funnel(d: Decoder, ins: Instruction) -> Operation:
+@handles("shf", memory=PURE)
+def _funnel(d: Decoder, ins: Instruction) -> Elementwise:
     out, low, high, by = ins.operands
     left, wrap = "l" in ins, "wrap" in ins
 
@@ -292,8 +283,8 @@ def _funnel(d: Decoder, ins: Instruction) -> Operation:
     return computed(d, "u32", [("u32", low), ("u32", high), ("u32", by)], out, shift, ins)
 
 
-@handles("lop3")
-def _lop3(d: Decoder, ins: Instruction) -> Operation:
+@handles("lop3", memory=PURE)
+def _lop3(d: Decoder, ins: Instruction) -> Elementwise:
     if len(ins.operands) != 5:
         raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
     out, a, b, c, table = ins.operands
@@ -306,11 +297,11 @@ def _lop3(d: Decoder, ins: Instruction) -> Operation:
                 result |= (x if index & 4 else ~x) & (y if index & 2 else ~y) & (z if index & 1 else ~z)
         return result
 
-    return computed(d, "u32", [("u32", a), ("u32", b), ("u32", c)], out, look_up, ins)
+    return computed(d, "u32", [("u32", a), ("u32", b), ("u32", c)], out, look_up, ins, bits)
 
 
-@handles("prmt")
-def _permute(d: Decoder, ins: Instruction) -> Operation:
+@handles("prmt", memory=PURE)
+def _permute(d: Decoder, ins: Instruction) -> Elementwise:
     if ins.parts[1] != "b32":
         raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
 
@@ -330,8 +321,8 @@ def _permute(d: Decoder, ins: Instruction) -> Operation:
     return computed(d, "u32", [("u32", a), ("u32", b), ("u32", c)], out, pick, ins)
 
 
-@handles("bfe")
-def _extract(d: Decoder, ins: Instruction) -> Operation:
+@handles("bfe", memory=PURE)
+def _extract(d: Decoder, ins: Instruction) -> Elementwise:
     kind = type_of(ins)
     bits = int(kind[1:])
     out, a, start, length = ins.operands
@@ -353,8 +344,8 @@ def _extract(d: Decoder, ins: Instruction) -> Operation:
     return computed(d, kind, [(kind, a), ("u32", start), ("u32", length)], out, extract, ins)
 
 
-@handles("bfi")
-def _insert(d: Decoder, ins: Instruction) -> Operation:
+@handles("bfi", memory=PURE)
+def _insert(d: Decoder, ins: Instruction) -> Elementwise:
     kind = type_of(ins)
     bits = int(kind[1:])
     out, a, b, start, length = ins.operands
@@ -369,26 +360,26 @@ def _insert(d: Decoder, ins: Instruction) -> Operation:
     return computed(d, kind, [(kind, a), (kind, b), ("u32", start), ("u32", length)], out, insert, ins)
 
 
-@handles("popc", "clz", "brev")
-def _count(d: Decoder, ins: Instruction) -> Operation:
+@handles("popc", "clz", "brev", memory=PURE)
+def _count(d: Decoder, ins: Instruction) -> Elementwise:
     kind = type_of(ins)
     bits = int(kind[1:])
 
     def count(x: Array) -> Array:
-        ones = (x[:, None] >> np.arange(bits, dtype=x.dtype)) & x.dtype.type(1)
+        ones = (x[..., None] >> np.arange(bits, dtype=x.dtype)) & x.dtype.type(1)
         if ins.parts[0] == "popc":
-            return ones.sum(1).astype(np.uint32)
+            return ones.sum(-1).astype(np.uint32)
         if ins.parts[0] == "brev":
-            back = ones[:, ::-1].astype(np.uint64) << np.arange(bits, dtype=np.uint64)
-            return back.sum(1).astype(x.dtype)
-        return np.where(ones.any(1), ones[:, ::-1].argmax(1), bits).astype(np.uint32)
+            back = ones[..., ::-1].astype(np.uint64) << np.arange(bits, dtype=np.uint64)
+            return back.sum(-1).astype(x.dtype)
+        return np.where(ones.any(-1), ones[..., ::-1].argmax(-1), bits).astype(np.uint32)
 
     out = kind if ins.parts[0] == "brev" else "u32"
     return computed(d, out, [(kind, ins.operands[1])], ins.operands[0], count, ins)
 
 
-@handles("div", "rem")
-def _divide(d: Decoder, ins: Instruction) -> Operation:
+@handles("div", "rem", memory=PURE)
+def _divide(d: Decoder, ins: Instruction) -> Elementwise:
     only(ins)
     kind = type_of(ins)
     if kind[0] == "f" and "approx" in ins:
@@ -422,8 +413,8 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 }  # fmt: skip
 
 
-@handles(*FUNCTIONS)
-def _function(d: Decoder, ins: Instruction) -> Operation:
+@handles(*FUNCTIONS, memory=PURE)
+def _function(d: Decoder, ins: Instruction) -> Elementwise:
     only(ins, *SMALL)
     kind, function = type_of(ins), FUNCTIONS[ins.parts[0]]
     if kind in SMALL:
@@ -444,40 +435,40 @@ COMPARE: dict[str, Any] = {
 }  # fmt: skip
 
 
-@handles("setp")
-def _set_predicate(d: Decoder, ins: Instruction) -> Operation:
+@handles("setp", memory=PURE)
+def _set_predicate(d: Decoder, ins: Instruction) -> Elementwise:
     kind = type_of(ins)
     only(ins, *COMPARE, "and", "or", "xor")
     compare = COMPARE[ins.parts[1]]
     if ins.parts[1] == "ne" and kind[0] == "f":
         compare = lambda a, b: (a < b) | (a > b)  # noqa: E731
-    both, ftz = ins.operands[0].split("|"), "ftz" in ins and kind == "f32"
-    bits = int(kind[1:])
-    a, b = d.row(ins.operands[1], bits), d.row(ins.operands[2], bits)
-    combine, third, inverse = None, 0, False
+    both, bits = ins.operands[0].split("|"), int(kind[1:])
+    sources = [(kind, d.row(text, bits)) for text in ins.operands[1:3]]
+    combine, inverse = None, False
     if len(ins.operands) == 4:
         combine = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}[ins.parts[2]]
         inverse = ins.operands[3].startswith("!")
-        third = d.row(ins.operands[3].lstrip("!"), 1)
-    to, second = d.out(both[0], 1), (d.out(both[1], 1) if len(both) > 1 else None)
+        sources.append(("pred", d.row(ins.operands[3].lstrip("!"), 1)))
 
-    def run(path: Path) -> None:
-        r = path.r[kind]
-        result = compare(flushed(r[a]), flushed(r[b])) if ftz else compare(r[a], r[b])
-        opposite = ~result
-        predicates = path.r["pred"]
-        if combine is not None:
-            other = ~predicates[third] if inverse else predicates[third]
-            result, opposite = combine(result, other), combine(opposite, other)
-        np.copyto(predicates[to], result, where=path.mask)
-        if second is not None:
-            np.copyto(predicates[second], opposite, where=path.mask)
+    def decide(x: Array, y: Array, other: Any = None) -> Any:
+        result = compare(x, y)
+        if combine is None:
+            return (result, ~result) if len(both) > 1 else result
+        other = ~other if inverse else other
+        return (combine(result, other), combine(~result, other)) if len(both) > 1 else combine(result, other)
 
-    return run
+    outs = [("pred", d.out(text, 1)) for text in both]
+    plain = len(both) == 1 and combine is None
+    return Elementwise(ins, outs, sources, compare if plain else decide, (len(both), inverse))
 
 
-@handles("selp")
-def _select(d: Decoder, ins: Instruction) -> Operation:
+@handles("selp", memory=PURE)
+def _select(d: Decoder, ins: Instruction) -> Elementwise:
     kind = type_of(ins)
     out, a, b, p = ins.operands
-    return computed(d, kind, [(kind, a), (kind, b), ("pred", p)], out, lambda x, y, q: np.where(q, x, y), ins)
+    return computed(d, kind, [(kind, a), (kind, b), ("pred", p)], out, _choose, ins)
+
+
+def _choose(x: Array, y: Array, which: Array) -> Array:
+    chosen: Array = np.where(which, x, y)
+    return chosen

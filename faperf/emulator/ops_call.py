@@ -8,7 +8,7 @@ import numpy as np
 
 from faperf.emulator.decode import Decoder, Operation, handles
 from faperf.emulator.fault import ASSERTION, DiagnosisError, NotEmulatedError
-from faperf.emulator.ops_data import load
+from faperf.emulator.ops_data import Load, load
 from faperf.emulator.ptx import Instruction
 from faperf.emulator.state import Path
 
@@ -44,12 +44,11 @@ def _give(d: Decoder, ins: Instruction) -> Operation:
 
 
 @handles("ld.param")
-def _take(d: Decoder, ins: Instruction) -> Operation:
+def _take(d: Decoder, ins: Instruction) -> Operation | Load:
     """What a call gave, or a parameter of the kernel."""
     name = _name(ins.operands[1])
     if not d.bits(name, 0):
-        made: Operation = load(d, ins)
-        return made
+        return load(d, ins)  # type: ignore[no-any-return]
     bits = d.bits(name, 0)
     source, to, kind = d.row(name, bits), d.out(ins.operands[0], bits), f"u{bits}"
     return lambda path: np.copyto(path.r[kind][to], path.r[kind][source], where=path.mask)

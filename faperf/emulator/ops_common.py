@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,12 @@ from faperf.emulator.decode import (
     Decoder,
     Operation,
 )
-from faperf.emulator.fault import NotEmulatedError
-from faperf.emulator.memory import SHARED_WINDOW
+from faperf.emulator.fault import DiagnosisError, NotEmulatedError
+from faperf.emulator.matrix import Footprint
+from faperf.emulator.memory import CHUNK, SHARED_WINDOW
 from faperf.emulator.ptx import TYPE_BITS, Instruction
 from faperf.emulator.rounding import flushed, saturated
-from faperf.emulator.state import Array, Path
+from faperf.emulator.state import Array, Path, bits_of
 
 IGNORED = {
     "rn", "approx", "full", "wide", "lo", "hi", "ftz", "sat", "sync", "uni", "relaxed", "acquire", "release", "gpu", "cta",
@@ -42,70 +43,135 @@ def only(ins: Instruction, *allowed: str) -> None:
             raise NotEmulatedError(f"no emulation of .{part} in {ins.opcode}", ins.place)
 
 
-def ufunc(d: Decoder, ins: Instruction, function: Any, kind: str, operands: tuple[str, ...], out: str) -> Operation:
-    """`out = function(*operands)`, all of one type, under the path's mask."""
-    bits = int(kind[1:])
-    rows = [d.row(text, bits) for text in operands]
-    to = d.out(out, bits)
-    ftz, sat = "ftz" in ins and kind == "f32", "sat" in ins
-    if sat and kind[0] != "f":
-        raise NotEmulatedError(f"no emulation of .sat in {ins.opcode}", ins.place)
-    if ftz:
-
-        def flushing(path: Path) -> None:
-            r = path.r[kind]
-            function(*(flushed(r[row]) for row in rows), out=r[to], where=path.mask)
-
-        made: Operation = flushing
-    elif len(rows) == 1:
-        (a,) = rows
-
-        def unary(path: Path) -> None:
-            r = path.r[kind]
-            function(r[a], out=r[to], where=path.mask)
-
-        made = unary
-    else:
-        a, b = rows
-
-        def binary(path: Path) -> None:
-            r = path.r[kind]
-            function(r[a], r[b], out=r[to], where=path.mask)
-
-        made = binary
-    return finished(made, kind, to, ftz, sat)
+def selected(rows: Sequence[int], each: bool = False) -> Any:
+    """What picks rows of a table [row, lane]: a slice where they are neighbours, or all the same and not needed `each`."""
+    first = rows[0]
+    if len(rows) == 1 or (not each and all(row == first for row in rows)):
+        return slice(first, first + 1)
+    step = rows[1] - first
+    if step > 0 and all(row == first + step * n for n, row in enumerate(rows)):
+        return slice(first, rows[-1] + 1, step)
+    return np.array(rows)
 
 
-def finished(made: Operation, kind: str, to: int, ftz: bool, sat: bool) -> Operation:
-    """With .ftz and .sat, where they are asked for."""
-    ftz, sat = ftz and kind == "f32", sat and kind[0] == "f"
-    if not ftz and not sat:
-        return made
+class Elementwise:
+    """`outs = function(*sources)`, lane by lane and under the path's mask; each row with its type.
 
-    def with_modifiers(path: Path) -> None:
-        made(path)
-        row = path.r[kind][to]
-        if sat:
-            np.copyto(row, saturated(row), where=path.mask)
-        if ftz:
-            np.copyto(row, flushed(row), where=path.mask)
+    The function takes arrays of lanes, or of rows of lanes, and gives an array (a tuple of them for several outs). A numpy ufunc
+    may be given `out`.
+    """
 
-    return with_modifiers
+    __slots__ = ("direct", "ftz", "function", "key", "outs", "sat", "sources")
+
+    def __init__(
+        self, ins: Instruction, outs: list[tuple[str, int]], sources: list[tuple[str, int]], function: Any, extra: Any = None
+    ) -> None:  # fmt: skip
+        self.outs, self.sources, self.function = outs, sources, function
+        kinds = tuple(kind for kind, _ in outs)
+        self.ftz, self.sat = "ftz" in ins, "sat" in ins and kinds[0][0] == "f"
+        self.direct = (
+            isinstance(function, np.ufunc) and not self.sat and all(kind == kinds[0] for kind, _ in sources)
+            and not (self.ftz and kinds[0] == "f32")
+        )  # fmt: skip
+        self.key = (ins.parts, kinds, tuple(kind for kind, _ in sources), extra)
+
+    def run(self, path: Path) -> None:
+        r = path.r
+        if self.direct:
+            kind, to = self.outs[0]
+            self.function(*[r[k][row] for k, row in self.sources], out=r[kind][to], where=path.mask)
+            return
+        for (kind, row), values in zip(self.outs, self.results([r[k][row] for k, row in self.sources]), strict=True):
+            if path.mask is True:
+                r[kind][row][...] = values
+            else:
+                np.copyto(r[kind][row], values, where=path.mask, casting="unsafe")
+
+    def results(self, sources: list[Array]) -> Sequence[Array]:
+        """One for each out, with .ftz of floats that go in and come out, and .sat."""
+        if self.ftz:
+            sources = [
+                flushed(values) if kind == "f32" else values
+                for (kind, _), values in zip(self.sources, sources, strict=True)
+            ]
+        made = self.function(*sources)
+        results = made if len(self.outs) > 1 else (made,)
+        if self.sat:
+            results = tuple(saturated(values) for values in results)
+        if self.ftz and self.outs[0][0] == "f32":
+            results = tuple(flushed(values) for values in results)
+        return results
+
+    @staticmethod
+    def together(parts: list[Elementwise]) -> Operation:
+        first = parts[0]
+        count = len(parts)
+        sources = [
+            (kind, selected([part.sources[n][1] for part in parts])) for n, (kind, _) in enumerate(first.sources)
+        ]
+        outs = [(kind, selected([part.outs[n][1] for part in parts])) for n, (kind, _) in enumerate(first.outs)]
+        if any(len({part.outs[n][1] for part in parts}) < count for n in range(len(outs))):  # `_` more than once
+            return _in_turn(parts)
+        plain = not any(isinstance(rows, np.ndarray) for _, rows in outs)
+        direct, function, results = first.direct and plain, first.function, first.results
+
+        def run(path: Path) -> None:
+            tables, mask = path.r.tables, path.mask
+            values = [tables[kind][rows] for kind, rows in sources]
+            if direct and mask is True:
+                kind, rows = outs[0]
+                function(*values, out=tables[kind][rows])
+                return
+            for (kind, rows), made in zip(outs, results(values), strict=True):
+                table = tables[kind]
+                if mask is True:
+                    table[rows] = made
+                elif plain:
+                    np.copyto(table[rows], made, where=mask, casting="unsafe")
+                else:
+                    table[rows] = np.where(mask, made, table[rows])
+
+        return run
 
 
-def computed(d: Decoder, kind: str, sources: list[tuple[str, str]], out: str,
-             function: Callable[..., Array], ins: Instruction) -> Operation:  # fmt: skip
-    """`out = function(*sources)`, each source with its own type; the result is written under the mask."""
-    rows = [(k, d.row(text, 1 if k == "pred" else int(k[1:]))) for k, text in sources]
-    to = d.out(out, int(kind[1:]))
-    ftz = "ftz" in ins
+def _in_turn(parts: Sequence[Any]) -> Operation:
+    def run(path: Path) -> None:
+        for part in parts:
+            part.run(path)
+
+    return run
+
+
+def in_turn_where_wrong(batch: Operation, parts: Sequence[Any]) -> Operation:
+    """A batch whose diagnosis is the first of its instructions' own."""
 
     def run(path: Path) -> None:
-        r = path.r
-        values = [flushed(r[k][row]) if ftz and k == "f32" else r[k][row] for k, row in rows]
-        np.copyto(r[kind][to], function(*values), where=path.mask, casting="unsafe")
+        try:
+            batch(path)
+        except DiagnosisError:
+            for part in parts:
+                part.run(path)
+            raise
 
-    return finished(run, kind, to, "ftz" in ins, "sat" in ins)
+    return run
+
+
+def ufunc(d: Decoder, ins: Instruction, function: Any, kind: str, operands: tuple[str, ...], out: str) -> Elementwise:
+    """`out = function(*operands)`, all of one type."""
+    if "sat" in ins and kind[0] != "f":
+        raise NotEmulatedError(f"no emulation of .sat in {ins.opcode}", ins.place)
+    return computed(d, kind, [(kind, text) for text in operands], out, function, ins)
+
+
+def computed(
+    d: Decoder, kind: str, sources: list[tuple[str, str]], out: str, function: Callable[..., Array], ins: Instruction,
+    extra: Any = None,
+) -> Elementwise:  # fmt: skip
+    """`out = function(*sources)`, each source with its own type. Instructions of equal opcode, types and `extra` must have equal
+    functions.
+    """
+    rows = [(k, d.row(text, bits_of(k))) for k, text in sources]
+    return Elementwise(ins, [(kind, d.out(out, bits_of(kind)))], rows, function, extra)
 
 
 def spaces(path: Path, space: str, address: Array, ins: Instruction) -> tuple[str, Array]:
@@ -125,3 +191,9 @@ def together(path: Path, ins: Instruction) -> None:
     """A warp-wide instruction needs its lanes here. Raises NotEmulatedError where they are apart."""
     if not path.whole_warps():
         raise NotEmulatedError(f"{ins.opcode} by a part of a warp while its other lanes are elsewhere", ins.place)
+
+
+def within(path: Path, place: Footprint, ins: Instruction) -> None:
+    """Raises DiagnosisError for an operand that is not in the CTA's shared memory."""
+    for chunk in (place.chunks.min(), place.chunks.max()):
+        path.wave.shared.locate(path, np.array([chunk << 4]), CHUNK, ins, lanes=path.lanes()[:1])

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from faperf.emulator.decode import LOCAL_WINDOW, Decoder, Operation, addresses, handles
+from faperf.emulator.batch import PURE, READ, WRITE
+from faperf.emulator.decode import LOCAL_WINDOW, Decoder, Operation, addresses, all_addresses, handles
 from faperf.emulator.fault import NotEmulatedError
-from faperf.emulator.memory import SHARED_WINDOW
-from faperf.emulator.ops_common import canonical, computed, only, spaces, together, type_of
+from faperf.emulator.memory import SHARED_WINDOW, UNITS
+from faperf.emulator.ops_common import (
+    Elementwise,
+    canonical,
+    computed,
+    in_turn_where_wrong,
+    only,
+    selected,
+    spaces,
+    together,
+    type_of,
+)
 from faperf.emulator.ptx import TYPE_BITS, Instruction
 from faperf.emulator.rounding import brain, half, positive
 from faperf.emulator.state import DTYPES, STORAGE, WARP, Array, Path
@@ -18,39 +30,36 @@ from faperf.emulator.state import DTYPES, STORAGE, WARP, Array, Path
 # ── moves and conversions ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@handles("mov")
-def _move(d: Decoder, ins: Instruction) -> Operation:
+@handles("mov", memory=PURE)
+def _move(d: Decoder, ins: Instruction) -> Elementwise:
     if "pred" in ins:
-        row, to = d.row(ins.operands[1], 1), d.out(ins.operands[0], 1)
-        return lambda path: np.copyto(path.r["pred"][to], path.r["pred"][row], where=path.mask)
+        return computed(d, "pred", [("pred", ins.operands[1])], ins.operands[0], _same, ins)
     bits = int(type_of(ins)[1:])
     if not any("{" in text for text in ins.operands):
         kind = f"u{bits}"
-        row, to = d.row(ins.operands[1], bits), d.out(ins.operands[0], bits)
-        return lambda path: np.copyto(path.r[kind][to], path.r[kind][row], where=path.mask)
+        return computed(d, kind, [(kind, ins.operands[1])], ins.operands[0], _same, ins)
     targets, sources = (d.vector(text) for text in ins.operands)
     small = bits // max(len(targets), len(sources))
-    large, store = STORAGE[bits], STORAGE[small]
+    large, store, kind = STORAGE[bits], STORAGE[small], f"u{bits}"
     if len(targets) == 1:
-        rows, out = [d.row(text, small) for text in sources], d.out(targets[0], bits)
 
-        def pack(path: Path) -> None:
-            r = path.r[f"u{small}"]
-            together = np.stack([r[row] for row in rows], axis=1)
-            np.copyto(path.r[f"u{bits}"][out], together.view(large)[:, 0], where=path.mask)
+        def pack(*parts: Array) -> Array:
+            together = np.stack(np.broadcast_arrays(*parts), axis=-1)
+            return together.view(large)[..., 0]
 
-        return pack
-    source = d.row(sources[0], bits)
-    outs = [None if text == "_" else d.out(text, small) for text in targets]
+        count = len(sources)
+        return computed(d, kind, [(f"u{small}", text) for text in sources], targets[0], pack, ins, count)
 
-    def unpack(path: Path) -> None:
-        apart = path.r[f"u{bits}"][source].copy().view(store).reshape(-1, len(outs))
-        r = path.r[f"u{small}"]
-        for index, to in enumerate(outs):
-            if to is not None:
-                np.copyto(r[to], apart[:, index], where=path.mask)
+    def unpack(whole: Array) -> Any:
+        apart = whole.view(store).reshape(*whole.shape, len(targets))
+        return tuple(apart[..., n] for n in range(len(targets)))
 
-    return unpack
+    outs = [(f"u{small}", d.out(text, small)) for text in targets]
+    return Elementwise(ins, outs, [(kind, d.row(sources[0], bits))], unpack)
+
+
+def _same(values: Array) -> Array:
+    return values
 
 
 ROUND: dict[str, Callable[[Array], Array]] = {
@@ -59,8 +68,8 @@ ROUND: dict[str, Callable[[Array], Array]] = {
 }  # fmt: skip
 
 
-@handles("cvt")
-def _convert(d: Decoder, ins: Instruction) -> Operation:
+@handles("cvt", memory=PURE)
+def _convert(d: Decoder, ins: Instruction) -> Elementwise:
     only(ins, *ROUND, "bf16", "bf16x2", "relu", "satfinite")
     kinds = [canonical(part) for part in ins.parts[1:] if part in TYPE_BITS or part in ("bf16", "bf16x2")]
     target, source = kinds
@@ -78,7 +87,7 @@ def _convert(d: Decoder, ins: Instruction) -> Operation:
 LARGEST = {"f16": np.float32(65504), "bf16": np.float32(2.0**128 - 2.0**120)}
 
 
-def _narrow(d: Decoder, ins: Instruction, target: str) -> Operation:
+def _narrow(d: Decoder, ins: Instruction, target: str) -> Elementwise:
     """One or two f32 to f16 or bf16; of two the first is the upper half."""
     mode = next((part for part in ins.parts if part in ("rn", "rz")), None)
     if mode is None or "sat" in ins:
@@ -95,18 +104,17 @@ def _narrow(d: Decoder, ins: Instruction, target: str) -> Operation:
 
     if target == kind:
         return computed(d, "u16", [("f32", ins.operands[1])], ins.operands[0], bits, ins)
-    high, low, to = d.row(ins.operands[1], 32), d.row(ins.operands[2], 32), d.out(ins.operands[0], 32)
 
-    def pack(path: Path) -> None:
-        r = path.r["f32"]
-        both = np.empty((len(r[low]), 2), np.uint16)
-        both[:, 0], both[:, 1] = bits(r[low]), bits(r[high])
-        np.copyto(path.r["u32"][to], both.view(np.uint32)[:, 0], where=path.mask)
+    def pack(high: Array, low: Array) -> Array:
+        both = np.empty((*np.broadcast_shapes(high.shape, low.shape), 2), np.uint16)
+        both[..., 0], both[..., 1] = bits(low), bits(high)
+        packed: Array = both.view(np.uint32)[..., 0]
+        return packed
 
-    return pack
+    return computed(d, "u32", [("f32", text) for text in ins.operands[1:]], ins.operands[0], pack, ins)
 
 
-def _convert_plain(d: Decoder, ins: Instruction, target: str, source: str) -> Operation:
+def _convert_plain(d: Decoder, ins: Instruction, target: str, source: str) -> Elementwise:
     """Between integers and floats. Integers are cut, or sign-extended, to the width of the register that holds them."""
     wide_in, wide_out = d.bits(ins.operands[1], int(source[1:])), d.bits(ins.operands[0], int(target[1:]))
     mode = next((ROUND[part] for part in ins.parts if part in ROUND), None)
@@ -145,8 +153,8 @@ def _convert_plain(d: Decoder, ins: Instruction, target: str, source: str) -> Op
     return computed(d, kept, [(kind, ins.operands[1])], ins.operands[0], convert, ins)
 
 
-@handles("cvta")
-def _to_address(d: Decoder, ins: Instruction) -> Operation:
+@handles("cvta", memory=PURE)
+def _to_address(d: Decoder, ins: Instruction) -> Elementwise:
     """To and from generic addresses: a window for each space; global addresses are generic as they are."""
     window = {"shared": SHARED_WINDOW, "shared::cta": SHARED_WINDOW, "local": LOCAL_WINDOW}.get(
         next(part for part in ins.parts if part in ("shared", "shared::cta", "local", "global", "const", "param")), 0
@@ -174,68 +182,111 @@ def _units(ins: Instruction) -> tuple[str, int, int]:
     return kind, int(kind[1:]) // 8, count
 
 
-@handles("ld", "ldu")
-def load(d: Decoder, ins: Instruction) -> Operation:
+@dataclass(frozen=True)
+class Access:
+    """A load or store of `count` units of `size` bytes a lane. `rows` are (type, row) of each; `signed` loads are extended."""
+
+    ins: Instruction
+    key: Any
+    space: str
+    address: Any
+    size: int
+    count: int
+    rows: list[tuple[str, int]]
+    signed: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return self.size * self.count
+
+
+class Load(Access):
+    def run(self, path: Path) -> None:
+        self.do(path, [self])
+
+    @staticmethod
+    def together(parts: list[Load]) -> Operation:
+        return in_turn_where_wrong(lambda path: Load.do(path, parts), parts)
+
+    @staticmethod
+    def do(path: Path, parts: list[Load]) -> None:
+        one = parts[0]
+        where, at = spaces(path, one.space, all_addresses(path, [part.address for part in parts]), one.ins)
+        memory: Any = {"global": path.wave.memory, "shared": path.wave.shared, "local": path.wave.local}[where]
+        offset = memory.locate(path, at, one.bytes, one.ins)
+        if where == "shared":
+            memory.read(path, offset, one.bytes, one.ins)
+        values = memory.view(one.size, one.count).take(offset // one.bytes, axis=0)
+        for part, mine in zip(parts, values, strict=True):
+            part.spread(path, mine)
+
+    def spread(self, path: Path, values: Array) -> None:
+        """Values [lanes, count] to their registers."""
+        for index, (kind, row) in enumerate(self.rows):
+            column = values[:, index]
+            if self.signed:
+                column = column.view(f"i{self.size}").astype(f"i{int(kind[1:]) // 8}")
+            path.put(path.r[kind][row], column)
+
+
+class Store(Access):
+    def run(self, path: Path) -> None:
+        self.do(path, [self])
+
+    @staticmethod
+    def together(parts: list[Store]) -> Operation:
+        return in_turn_where_wrong(lambda path: Store.do(path, parts), parts)
+
+    @staticmethod
+    def do(path: Path, parts: list[Store]) -> None:
+        one = parts[0]
+        where, at = spaces(path, one.space, all_addresses(path, [part.address for part in parts]), one.ins)
+        memory: Any = {"global": path.wave.memory, "shared": path.wave.shared, "local": path.wave.local}[where]
+        offset = memory.locate(path, at, one.bytes, one.ins)
+        if where == "shared":
+            memory.write(path, offset, one.bytes, one.ins)
+        r, mask = path.r, path.mask
+        values = np.empty((*offset.shape, one.count), UNITS[one.size])
+        for index, part in enumerate(parts):
+            for unit, (kind, row) in enumerate(part.rows):
+                source = r[kind][row]
+                values[index, :, unit] = source if mask is True else source[mask]
+        memory.put(one.size, one.count, offset.reshape(-1), values.reshape(-1, one.count))
+
+
+@handles("ld", "ldu", memory=READ)
+def load(d: Decoder, ins: Instruction) -> Operation | Load:
     only(ins, "v2", "v4", "v8", "shared::cluster", "mmio", "b128", "L2::cache_hint")
     kind, size, count = _units(ins)
     names = d.vector(ins.operands[0])
     widths = [d.bits(name, 8 * size) for name in names]
-    outs = [d.out(name, width) for name, width in zip(names, widths, strict=True)]
-    signed, space = kind[0] == "s", _space(ins)
+    rows = [(f"u{width}", d.out(name, width)) for name, width in zip(names, widths, strict=True)]
     parameter = d.parameter(ins.operands[1])
-    store = np.dtype(f"u{size}")
+    if parameter is None:
+        address, space = d.address(ins.operands[1]), _space(ins)
+        key = ("ld", space, address.kind, size, count, tuple(widths))
+        extended = kind[0] == "s" and any(width != 8 * size for width in widths)
+        return Load(ins, key, space, address, size, count, rows, extended)
+    one = Load(ins, None, "", None, size, count, rows, kind[0] == "s" and any(width != 8 * size for width in widths))
 
-    def spread(path: Path, rows: Array) -> None:
-        for index, (out, width) in enumerate(zip(outs, widths, strict=True)):
-            column = rows[:, index]
-            if width != 8 * size:
-                column = column.view(f"i{size}").astype(f"i{width // 8}") if signed else column
-            target = path.r[f"u{width}"][out]
-            path.put(target, column.astype(target.dtype))
+    def load_parameter(path: Path) -> None:
+        content = np.frombuffer(path.wave.extra["parameters"], UNITS[size], count, parameter)
+        one.spread(path, np.broadcast_to(content, (len(path.lanes()), count)).copy())
 
-    if parameter is not None:
-
-        def load_parameter(path: Path) -> None:
-            content = np.frombuffer(path.wave.extra["parameters"], store, count, parameter)
-            spread(path, np.broadcast_to(content, (len(path.lanes()), count)).copy())
-
-        return load_parameter
-    address = d.address(ins.operands[1])
-
-    def take(path: Path) -> None:
-        where, at = spaces(path, space, addresses(path, address), ins)
-        memory: Any = {"global": path.wave.memory, "shared": path.wave.shared, "local": path.wave.local}[where]
-        offset = memory.locate(path, at, size * count, ins)
-        if where == "shared":
-            memory.read(path, offset, size * count, ins)
-        spread(path, memory.view(size, count).take(offset // (size * count), axis=0))
-
-    return take
+    return load_parameter
 
 
-@handles("st")
-def _store(d: Decoder, ins: Instruction) -> Operation:
+@handles("st", memory=WRITE)
+def _store(d: Decoder, ins: Instruction) -> Store:
     only(ins, "v2", "v4", "v8", "shared::cluster", "mmio", "L2::cache_hint")
     if "async" in ins or "param" in ins:
         raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
     _, size, count = _units(ins)
     names = d.vector(ins.operands[1])
     widths = [d.bits(name, 8 * size) for name in names]
-    rows = [d.row(name, width) for name, width in zip(names, widths, strict=True)]
-    address, space, store = d.address(ins.operands[0]), _space(ins), np.dtype(f"u{size}")
-
-    def save(path: Path) -> None:
-        where, at = spaces(path, space, addresses(path, address), ins)
-        memory: Any = {"global": path.wave.memory, "shared": path.wave.shared, "local": path.wave.local}[where]
-        offset = memory.locate(path, at, size * count, ins)
-        if where == "shared":
-            memory.write(path, offset, size * count, ins)
-        values = np.stack(
-            [path.pick(path.r[f"u{w}"][row]).astype(store) for w, row in zip(widths, rows, strict=True)], axis=1
-        )
-        memory.put(size, count, offset, values)
-
-    return save
+    rows = [(f"u{width}", d.row(name, width)) for name, width in zip(names, widths, strict=True)]
+    address, space = d.address(ins.operands[0]), _space(ins)
+    return Store(ins, ("st", space, address.kind, size, count, tuple(widths)), space, address, size, count, rows)
 
 
 @handles("atom", "red")
@@ -290,43 +341,65 @@ def among(path: Path, members: Array, ins: Instruction) -> None:
             raise NotEmulatedError(f"{ins.opcode} names lanes that are elsewhere", ins.place)
 
 
-@handles("shfl.sync")
-def _shuffle(d: Decoder, ins: Instruction) -> Operation:
-    """PTX ISA "shfl.sync": the source lane by mode, within segments given by c."""
-    mode = ins.parts[2]
+class Shuffle:
+    """PTX ISA "shfl.sync": the source lane by mode, within segments given by c. Rows: source, b, c, members, out, predicate."""
+
+    def __init__(self, ins: Instruction, mode: str, rows: tuple[int, ...]) -> None:
+        self.ins, self.mode, self.rows = ins, mode, rows
+        self.key = (mode, len(rows))
+
+    def run(self, path: Path) -> None:
+        Shuffle.together([self])(path)
+
+    @staticmethod
+    def together(parts: list[Shuffle]) -> Operation:
+        first = parts[0]
+        source, by, bound, members, to, *second = (
+            selected(rows) for rows in zip(*(p.rows for p in parts), strict=True)
+        )
+        mode, lane = first.mode, np.arange(WARP)
+
+        def run(path: Path) -> None:
+            table, mask = path.r.tables["u32"], path.mask
+            if mask is not True:
+                for row in table[members]:
+                    among(path, row, first.ins)
+            warps = (path.stop - path.start) // WARP
+            b = table[by].reshape(-1, warps, WARP).astype(np.int64) & 31
+            c = table[bound].reshape(-1, warps, WARP).astype(np.int64)
+            segment, clamp = (c >> 8) & 31, c & 31
+            last = (lane & segment) | (clamp & ~segment)
+            if mode == "up":
+                chosen, good = lane - b, lane - b >= last
+            elif mode == "down":
+                chosen, good = lane + b, lane + b <= last
+            elif mode == "bfly":
+                chosen, good = lane ^ b, (lane ^ b) <= last
+            else:
+                chosen = (lane & segment) | (b & ~segment)
+                good = chosen <= last
+            chosen = np.where(good, chosen, lane)
+            lines = np.broadcast_to(table[source].reshape(-1, warps, WARP), (len(parts), warps, WARP))
+            result = np.take_along_axis(lines, np.broadcast_to(chosen, lines.shape), axis=2).reshape(len(parts), -1)
+            answers = np.broadcast_to(good, lines.shape).reshape(len(parts), -1)
+            for rows, made, kind in (
+                ((to, result, "u32"), (*second, answers, "pred")) if second else ((to, result, "u32"),)
+            ):
+                out = path.r.tables[kind]
+                out[rows] = made if mask is True else np.where(mask, made, out[rows])
+
+        return run
+
+
+@handles("shfl.sync", memory=PURE)
+def _shuffle(d: Decoder, ins: Instruction) -> Shuffle:
     both = ins.operands[0].split("|")
-    source, by, bound = (d.row(text, 32) for text in ins.operands[1:4])
-    members = d.row(ins.operands[4], 32)
-    to, second = d.out(both[0], 32), (d.out(both[1], 1) if len(both) > 1 else None)
-    lane = np.arange(WARP)
-
-    def run(path: Path) -> None:
-        r = path.r["u32"]
-        among(path, r[members], ins)
-        b = r[by].reshape(-1, WARP).astype(np.int64) & 31
-        c = r[bound].reshape(-1, WARP).astype(np.int64)
-        segment, clamp = (c >> 8) & 31, c & 31
-        last = (lane & segment) | (clamp & ~segment)
-        first = lane & segment
-        if mode == "up":
-            chosen, good = lane - b, lane - b >= last
-        elif mode == "down":
-            chosen, good = lane + b, lane + b <= last
-        elif mode == "bfly":
-            chosen, good = lane ^ b, (lane ^ b) <= last
-        else:
-            chosen = first | (b & ~segment)
-            good = chosen <= last
-        chosen = np.where(good, chosen, lane)
-        values = np.take_along_axis(r[source].reshape(-1, WARP), chosen, axis=1).reshape(-1)
-        np.copyto(r[to], values, where=path.mask)
-        if second is not None:
-            np.copyto(path.r["pred"][second], good.reshape(-1), where=path.mask)
-
-    return run
+    rows = [d.row(text, 32) for text in ins.operands[1:5]]
+    outs = [d.out(both[0], 32), *(d.out(text, 1) for text in both[1:])]
+    return Shuffle(ins, ins.parts[2], (*rows, *outs))
 
 
-@handles("vote.sync", "activemask")
+@handles("vote.sync", "activemask", memory=PURE)
 def _vote(d: Decoder, ins: Instruction) -> Operation:
     bits = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
     if ins.parts[0] == "activemask":
@@ -358,7 +431,7 @@ def _vote(d: Decoder, ins: Instruction) -> Operation:
     return run
 
 
-@handles("redux.sync")
+@handles("redux.sync", memory=PURE)
 def _reduce(d: Decoder, ins: Instruction) -> Operation:
     kind, what = type_of(ins), ins.parts[2]
     function = {
@@ -376,7 +449,7 @@ def _reduce(d: Decoder, ins: Instruction) -> Operation:
     return run
 
 
-@handles("elect.sync")
+@handles("elect.sync", memory=PURE)
 def _elect(d: Decoder, ins: Instruction) -> Operation:
     """The lowest lane that is here is the leader."""
     both = ins.operands[0].split("|")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from faperf.emulator import tensor_core
+from faperf.emulator.batch import WRITE
 from faperf.emulator.decode import Decoder, Operation, addresses, handles
 from faperf.emulator.fault import (
     BAD_DESCRIPTOR,
@@ -25,9 +26,9 @@ from faperf.emulator.fault import (
     DiagnosisError,
     NotEmulatedError,
 )
-from faperf.emulator.matrix import addresses_of, tcgen05_descriptor
+from faperf.emulator.matrix import footprint, tcgen05_descriptor
 from faperf.emulator.memory import CLOCK_BITS
-from faperf.emulator.ops_common import only, spaces, together
+from faperf.emulator.ops_common import in_turn_where_wrong, only, selected, spaces, together, within
 from faperf.emulator.ops_sm80 import barrier_address
 from faperf.emulator.ptx import Instruction
 from faperf.emulator.state import TENSOR, WARP, Array, Path, Wave
@@ -38,18 +39,27 @@ FREE = -1
 
 
 class TensorMemory:
-    """Tensor memory of every CTA of a wave: cells, which are written, who wrote each column of a warp's window, who owns it."""
+    """Tensor memory of every CTA of a wave: cells, which are written, who wrote each column of a warp's window, who owns it.
+
+    Cells are [column, window, cta, lane], so that one column of some warps lies as their registers do.
+    """
 
     def __init__(self, wave: Wave) -> None:
         count = len(wave.ctas)
         self.wave = wave
-        self.cells = np.zeros((count, 4, WARP, COLUMNS), np.uint32)
-        self.written = np.zeros((count, 4, WARP, COLUMNS), bool)
+        self.cells = np.zeros((COLUMNS, 4, count, WARP), np.uint32)
+        self.written = np.zeros((COLUMNS, 4, count, WARP), bool)
         self.owner = np.full((count, COLUMNS), FREE)  # the first column of the allocation
-        self.stamp = np.zeros((count, 4, COLUMNS), np.int64)  # by window: agent << CLOCK_BITS | clock of the last write
-        self.reads = np.zeros((count, 4, COLUMNS, wave.warps), np.int64)  # each warp's clock at its last read
+        self.stamp = np.zeros((count, 4, COLUMNS), np.int32)  # by window: agent << CLOCK_BITS | clock of the last write
+        self.quads = -(-wave.warps // 4)
+        self.reads = np.zeros(
+            (count, 4, COLUMNS, self.quads), np.int32
+        )  # clock of the last read by each warp of a window
+        self.async_read = np.zeros(
+            (count, 4, COLUMNS), np.int32
+        )  # agent << CLOCK_BITS | clock of the last MMA that reads
         self.relinquished = np.zeros(count, bool)
-        self.line = np.zeros((count, 4, COLUMNS), np.int64)
+        self.line = np.zeros((count, 4, COLUMNS), np.int32)
 
     def allocate(self, cta: int, columns: int, who: str, ins: Instruction) -> int:
         """The first column of a new allocation. Raises DiagnosisError."""
@@ -62,7 +72,7 @@ class TensorMemory:
         for first in range(0, COLUMNS - columns + 1, columns):
             if (self.owner[cta, first : first + columns] == FREE).all():
                 self.owner[cta, first : first + columns] = first
-                self.written[cta, :, :, first : first + columns] = False
+                self.written[first : first + columns, :, cta] = False
                 return first
         raise DiagnosisError(
             TMEM, f"{who} allocates {columns} columns and there is no room: it would wait for ever", ins.place
@@ -73,40 +83,64 @@ class TensorMemory:
         owned = self.owner[cta] == first
         if first >= COLUMNS or owned.sum() != columns or not owned[first : first + columns].all():
             raise DiagnosisError(TMEM, f"{who} frees {columns} columns at {first}, which is no allocation", ins.place)
-        self.unread(np.full(4, warp), np.full(4, cta), WINDOWS, np.arange(first, first + columns), ins)
+        numbers = np.arange(first, first + columns)
+        self.unread(np.full((4, 1), warp), np.full((4, 1), cta), WINDOWS[:, None], numbers, ins)
         self.owner[cta, first : first + columns] = FREE
 
-    def check(self, cta: int, first: int, columns: int, who: str, ins: Instruction) -> None:
-        if first + columns > COLUMNS or (self.owner[cta, first : first + columns] == FREE).any():
+    # Below, arrays of warps, CTAs, windows and columns may have any shapes that can be broadcast together.
+
+    def check(self, warps: Array, ctas: Array, columns: Array, ins: Instruction) -> None:
+        """Columns must be there and allocated."""
+        free: Array = columns >= COLUMNS
+        if not free.any():
+            free = self.owner[ctas, columns] == FREE
+        if free.any():
+            shape = np.broadcast_shapes(warps.shape, ctas.shape, columns.shape)
+            at = np.unravel_index(int(np.argmax(np.broadcast_to(free, shape))), shape)
+            its = np.broadcast_to(columns, shape)[at[:-1]]
             raise DiagnosisError(
-                OUT_OF_BOUNDS, f"{who} accesses columns {first} to {first + columns - 1} of tensor memory, which are not all "
-                "allocated", ins.place,
+                OUT_OF_BOUNDS, f"{self._name(np.broadcast_to(warps, shape)[at])} accesses columns {its.min()} to {its.max()} of "
+                "tensor memory, which are not all allocated", ins.place,
             )  # fmt: skip
 
     def told(self, warps: Array, ctas: Array, windows: Array, columns: Array, ins: Instruction) -> None:
         """Each warp must have been told of the last write of what it touches in a window."""
-        stamp = self.stamp[ctas[:, None], windows[:, None], columns]
-        known = self.wave.clocks[warps[:, None], stamp >> CLOCK_BITS] >= stamp & ((1 << CLOCK_BITS) - 1)
+        stamp = self.stamp[ctas, windows, columns]
+        known = self.wave.clocks[warps, stamp >> CLOCK_BITS] >= stamp & ((1 << CLOCK_BITS) - 1)
         if not known.all():
-            one, column = (int(n) for n in np.unravel_index(int(np.argmin(known)), known.shape))
-            agent = int(stamp[one, column]) >> CLOCK_BITS
-            line = int(self.line[ctas[one], windows[one], columns[column]])
+            at = np.unravel_index(int(np.argmin(known)), known.shape)
+            warp, cta, window, column = (
+                int(np.broadcast_to(part, known.shape)[at]) for part in (warps, ctas, windows, columns)
+            )
+            agent, line = int(stamp[at]) >> CLOCK_BITS, int(self.line[cta, window, column])
             maker = self.wave.program.kernel.instructions[line]
             kind = RACE if agent < self.wave.warps else MISSING_WAIT
             how = "no barrier between" if kind == RACE else "not waited for"
             raise DiagnosisError(
-                kind, f"{self._name(warps[one])} touches column {columns[column]} of tensor memory, which warp "
-                f"{agent % self.wave.warps} wrote ({maker.opcode}, {maker.place}): {how}", ins.place,
+                kind, f"{self._name(warp)} touches column {column} of tensor memory, which warp {agent % self.wave.warps} "
+                f"wrote ({maker.opcode}, {maker.place}): {how}", ins.place,
             )  # fmt: skip
 
     def unread(self, warps: Array, ctas: Array, windows: Array, columns: Array, ins: Instruction) -> None:
         """A write must be told of every read."""
-        late = self.reads[ctas[:, None], windows[:, None], columns] > self.wave.clocks[warps, None, : self.wave.warps]
+        readers = np.minimum(4 * np.arange(self.quads) + windows[..., None], self.wave.warps - 1)
+        late = self.reads[ctas, windows, columns] > self.wave.clocks[warps[..., None], readers]
         if late.any():
-            one, column, reader = (int(n) for n in np.argwhere(late)[0])
+            *at, quad = np.unravel_index(int(np.argmax(late)), late.shape)
+            shape = late.shape[:-1]
+            warp, window, column = (int(np.broadcast_to(part, shape)[tuple(at)]) for part in (warps, windows, columns))
             raise DiagnosisError(
-                RACE, f"{self._name(warps[one])} overwrites or frees column {columns[column]} of tensor memory, which "
-                f"warp {reader} may still read: no barrier between", ins.place,
+                RACE, f"{self._name(warp)} overwrites or frees column {column} of tensor memory, which warp "
+                f"{4 * int(quad) + window} may still read: no barrier between", ins.place,
+            )  # fmt: skip
+        stamp = self.async_read[ctas, windows, columns]
+        busy = self.wave.clocks[warps, stamp >> CLOCK_BITS] < stamp & ((1 << CLOCK_BITS) - 1)
+        if busy.any():
+            at = list(np.unravel_index(int(np.argmax(busy)), busy.shape))
+            warp, column = (int(np.broadcast_to(part, busy.shape)[tuple(at)]) for part in (warps, columns))
+            raise DiagnosisError(
+                MISSING_WAIT, f"{self._name(warp)} overwrites or frees column {column} of tensor memory, which an MMA of warp "
+                f"{(int(stamp[tuple(at)]) >> CLOCK_BITS) % self.wave.warps} may still read: not waited for", ins.place,
             )  # fmt: skip
 
     def _name(self, flat_warp: int) -> str:
@@ -255,44 +289,45 @@ def _form(d: Decoder, ins: Instruction) -> Form:
 
 @dataclass(frozen=True)
 class Access:
-    """Warps that access the same columns, each its own window. `lanes` are theirs among those that take part, [warps, 32]."""
+    """What each warp accesses: arrays [warp, 1] but for `columns`, [warp, column]; `half` is the first lane in the window."""
 
     flat: Array
     warp: Array
     cta: Array
     window: Array
-    lanes: Array
-    first: int
-    half: int
-    """Lane within the window at which the access starts, 0 or 16."""
+    first: Array
+    half: Array
+    columns: Array
 
 
-def _accesses(path: Path, address: Any, form: Form, touched: Array, ins: Instruction) -> list[Access]:
-    """What each warp accesses, from its address on. Raises DiagnosisError."""
+def _access(path: Path, address: Any, form: Form, touched: Array, ins: Instruction) -> Access:
+    """Raises DiagnosisError."""
     together(path, ins)
-    at, lanes = addresses(path, address).reshape(-1, WARP)[:, 0], path.lanes()
-    flat = lanes[::WARP] // WARP
+    lanes = path.lanes()
+    at, flat = addresses(path, address)[::WARP, None], lanes[::WARP, None] // WARP
     warp, cta = flat // len(path.wave.ctas), flat % len(path.wave.ctas)
-    inside = (at >> 16) - WARP * (warp % 4)
-    wrong = inside != 0 if form.whole else (inside != 0) & (inside != 16)
+    half = (at >> 16) - WARP * (warp % 4)
+    wrong = half != 0 if form.whole else (half != 0) & (half != 16)
     if wrong.any():
         one = int(np.argmax(wrong))
-        base, who = WARP * int(warp[one] % 4), path.wave.name_of(int(flat[one]) * WARP)
+        base, who = WARP * int(warp[one, 0] % 4), path.wave.name_of(int(flat[one, 0]) * WARP)
         raise DiagnosisError(
-            TMEM, f"{who} accesses tensor memory from lane {int(at[one]) >> 16}; its window is lanes {base} to "
+            TMEM, f"{who} accesses tensor memory from lane {int(at[one, 0]) >> 16}; its window is lanes {base} to "
             f"{base + WARP - 1}: add the warp's base to the address", ins.place,
         )  # fmt: skip
-    found, numbers = [], np.arange(len(lanes)).reshape(-1, WARP)
-    place = (at & 0xFFFF) | inside << 16
-    for key in np.unique(place).tolist():
-        its = np.flatnonzero(place == key)
-        first = key & 0xFFFF
-        for each in its:
-            tensor_memory(path.wave).check(
-                int(cta[each]), first, int(touched[-1]) + 1, path.wave.name_of(int(flat[each]) * WARP), ins
-            )
-        found.append(Access(flat[its], warp[its], cta[its], warp[its] % 4, numbers[its], first, key >> 16))
-    return found
+    first = at & 0xFFFF
+    tensor_memory(path.wave).check(flat, cta, first + touched, ins)
+    return Access(flat, warp, cta, warp % 4, first, half, first + touched)
+
+
+def _cells(access: Access, form: Form) -> list[tuple[Any, ...]]:
+    """Indices into cells, [register, warp, lane]; where two halves share a register, of both columns."""
+    window, cta, half = (part[None] for part in (access.window, access.cta, access.half))
+    if form.whole and not form.packed:  # whole lanes
+        return [(access.first[:, 0] + form.column[:, :1], access.window[:, 0], access.cta[:, 0])]
+    column = access.first[None] + (2 if form.packed else 1) * form.column[:, None, :]
+    lane = half + form.lane[:, None, :]
+    return [(column + n, window, cta, lane) for n in range(2 if form.packed else 1)]
 
 
 @handles("tcgen05.ld")
@@ -300,6 +335,7 @@ def _load(d: Decoder, ins: Instruction) -> Operation:
     """PTX ISA "tcgen05.ld" in every shape for 32-bit data. With .red also the min or max of a thread's values."""
     form, reduces = _form(d, ins), "red" in ins
     outs = [d.out(text, 32) for text in d.vector(ins.operands[0])]
+    rows = selected(outs, each=True)
     reduced = d.out(ins.operands[1], 32) if reduces else 0
     kind = "f32" if "f32" in ins else "s32" if "s32" in ins else "u32"
     function: Any = None
@@ -313,28 +349,31 @@ def _load(d: Decoder, ins: Instruction) -> Operation:
 
     def run(path: Path) -> None:
         tmem, wave = tensor_memory(path.wave), path.wave
-        values = np.zeros((form.registers, len(path.lanes())), np.uint32)
-        for its in _accesses(path, address, form, touched, ins):
-            columns = touched + its.first
-            tmem.told(its.flat, its.cta, its.window, columns, ins)
-            lane, column = form.lane + its.half, its.first + (2 * form.column if form.packed else form.column)
-            cta, window = its.cta[:, None, None], its.window[:, None, None]
-            seen, found = tmem.written[cta, window, lane, column], tmem.cells[cta, window, lane, column]
-            if form.packed:
-                seen = seen & tmem.written[cta, window, lane, column + 1]
-                found = found & np.uint32(0xFFFF) | tmem.cells[cta, window, lane, column + 1] << np.uint32(16)
-            if not seen.any(2).all():
-                what = f"{wave.name_of(int(its.flat[0]) * WARP)} (or another warp) reads columns of tensor memory from "
-                raise DiagnosisError(UNINITIALISED, f"{what}{its.first} on, which nothing has written", ins.place)
-            tmem.reads[its.cta[:, None], its.window[:, None], columns, its.warp[:, None]] = wave.clocks[
-                its.flat, its.warp
-            ][:, None]
-            values[:, its.lanes] = found.transpose(1, 0, 2)
-        r = path.r["u32"]
-        for index, out in enumerate(outs):
-            path.put(r[out], values[index])
+        its = _access(path, address, form, touched, ins)
+        tmem.told(its.flat, its.cta, its.window, its.columns, ins)
+        tmem.reads[its.cta, its.window, its.columns, its.warp // 4] = wave.clocks[its.flat, its.warp]
+        cells = _cells(its, form)
+        values, seen = tmem.cells[cells[0]], tmem.written[cells[0]]
+        for upper in cells[1:]:
+            values = values & np.uint32(0xFFFF) | tmem.cells[upper] << np.uint32(16)
+            seen = seen & tmem.written[upper]
+        missing = ~seen.any(2)
+        if missing.any():
+            register, one = np.unravel_index(int(np.argmax(missing)), missing.shape)
+            raise DiagnosisError(
+                UNINITIALISED, f"{wave.name_of(int(its.flat[one, 0]) * WARP)} reads column "
+                f"{int(its.first[one, 0]) + int(form.column[register, 0])} of tensor memory, which nothing has written",
+                ins.place,
+            )  # fmt: skip
+        values = values.reshape(form.registers, -1)
+        r = path.r
+        if path.mask is True:
+            r.tables["u32"][rows] = values
+        else:
+            for row, mine in zip(outs, values, strict=True):
+                path.put(r["u32"][row], mine)
         if reduces:
-            path.put(path.r[kind][reduced], function.reduce(values.view(path.r[kind][reduced].dtype), axis=0))
+            path.put(r[kind][reduced], function.reduce(values.view(r[kind][reduced].dtype), axis=0))
 
     return run
 
@@ -344,29 +383,24 @@ def _store(d: Decoder, ins: Instruction) -> Operation:
     """PTX ISA "tcgen05.st" in every shape for 32-bit data."""
     form = _form(d, ins)
     address, sources = d.address(ins.operands[0]), [d.row(text, 32) for text in d.vector(ins.operands[-1])]
-    touched = form.touched
+    touched, rows = form.touched, selected(sources, each=True)
     if len(sources) != form.registers:
         raise NotEmulatedError(f"{ins.opcode} with {len(sources)} registers", ins.place)
 
     def run(path: Path) -> None:
         tmem, wave = tensor_memory(path.wave), path.wave
-        values = np.stack([path.pick(path.r["u32"][source]) for source in sources])
-        for its in _accesses(path, address, form, touched, ins):
-            columns = touched + its.first
-            tmem.told(its.flat, its.cta, its.window, columns, ins)
-            tmem.unread(its.flat, its.cta, its.window, columns, ins)
-            lane, column = form.lane + its.half, its.first + (2 * form.column if form.packed else form.column)
-            cta, window = its.cta[:, None, None], its.window[:, None, None]
-            mine = values[:, its.lanes].transpose(1, 0, 2)
-            parts = [(column, mine)]
-            if form.packed:
-                parts = [(column, mine & np.uint32(0xFFFF)), (column + 1, mine >> np.uint32(16))]
-            for where, what in parts:
-                tmem.cells[cta, window, lane, where] = what
-                tmem.written[cta, window, lane, where] = True
-            place = (its.cta[:, None], its.window[:, None], columns)
-            tmem.stamp[place] = (its.warp << CLOCK_BITS | wave.clocks[its.flat, its.warp])[:, None]
-            tmem.line[place] = ins.index
+        its = _access(path, address, form, touched, ins)
+        tmem.told(its.flat, its.cta, its.window, its.columns, ins)
+        tmem.unread(its.flat, its.cta, its.window, its.columns, ins)
+        values = path.r.tables["u32"][rows]
+        values = (values if path.mask is True else values[:, path.mask]).reshape(form.registers, -1, WARP)
+        for shift, where in enumerate(_cells(its, form)):
+            mine = values if not form.packed else values >> np.uint32(16) if shift else values & np.uint32(0xFFFF)
+            tmem.cells[where] = mine
+            tmem.written[where] = True
+        place = (its.cta, its.window, its.columns)
+        tmem.stamp[place] = its.warp << CLOCK_BITS | wave.clocks[its.flat, its.warp]
+        tmem.line[place] = ins.index
 
     return run
 
@@ -374,96 +408,153 @@ def _store(d: Decoder, ins: Instruction) -> Operation:
 # ── MMA ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@handles("tcgen05.mma")
-def _mma(d: Decoder, ins: Instruction) -> Operation:
+class TensorMma:
     """PTX ISA "tcgen05.mma", kind::f16: D[M x N] in tensor memory (+)= A[M x 16]·B[16 x N].
 
     A from shared or tensor memory (two halves a column), B from shared memory. M = 128: row r is lane r. M = 64 (layout F):
     row r is lane 32·(r / 16) + r mod 16, or 16 further where the address says lane 16; so is A in tensor memory. An f16 D takes
     the lower half of a column.
     """
-    _group(ins)
-    only(ins, "mma", "cta_group::1", "kind::f16")
-    if len(ins.operands) not in (5, 6):
-        raise NotEmulatedError(f"{ins.opcode} with {len(ins.operands)} operands", ins.place)
-    masks = [d.row(text, 32) for text in d.vector(ins.operands[4])] if len(ins.operands) == 6 else []
-    from_tmem = ins.operands[1].startswith("[")
-    to = d.address(ins.operands[0])
-    left: Any = d.address(ins.operands[1]) if from_tmem else d.row(ins.operands[1], 64)
-    right, shape, keep = d.row(ins.operands[2], 64), d.row(ins.operands[3], 32), d.row(ins.operands[-1], 1)
 
-    def run(path: Path) -> None:
-        if any(path.pick(path.r["u32"][row]).any() for row in masks):
-            raise NotEmulatedError(f"{ins.opcode} with lanes of its output disabled", ins.place)
-        wave, lanes = path.wave, path.lanes()
-        goal = addresses(path, to)
-        a = addresses(path, left) if from_tmem else path.pick(path.r["u64"][left])
-        b, bits, adds = (path.pick(path.r[k][row]) for k, row in (("u64", right), ("u32", shape), ("pred", keep)))
-        for index in range(len(lanes)):
-            one = Path(wave, lanes[index : index + 1], 0, None)
-            _one_mma(
-                one, int(goal[index]), int(a[index]), int(b[index]), int(bits[index]), bool(adds[index]), from_tmem, ins
+    def __init__(self, d: Decoder, ins: Instruction) -> None:
+        _group(ins)
+        only(ins, "mma", "cta_group::1", "kind::f16")
+        if len(ins.operands) not in (5, 6):
+            raise NotEmulatedError(f"{ins.opcode} with {len(ins.operands)} operands", ins.place)
+        self.masks = [d.row(text, 32) for text in d.vector(ins.operands[4])] if len(ins.operands) == 6 else []
+        self.ins, self.from_tmem = ins, ins.operands[1].startswith("[")
+        self.to = d.address(ins.operands[0])
+        self.left: Any = d.address(ins.operands[1]) if self.from_tmem else d.row(ins.operands[1], 64)
+        self.rows = (d.row(ins.operands[2], 64), d.row(ins.operands[3], 32), d.row(ins.operands[-1], 1))
+        self.key = (ins.parts, self.from_tmem)
+
+    def given(self, path: Path) -> Array:
+        """[address of D, that of A (or descriptor), descriptor of B, instruction descriptor, whether it adds] by lane."""
+        if any(path.pick(path.r["u32"][row]).any() for row in self.masks):
+            raise NotEmulatedError(f"{self.ins.opcode} with lanes of its output disabled", self.ins.place)
+        left = addresses(path, self.left) if self.from_tmem else path.pick(path.r["u64"][self.left])
+        others = [path.pick(path.r[kind][row]) for kind, row in zip(("u64", "u32", "pred"), self.rows, strict=True)]
+        return np.array([part.astype(np.uint64) for part in (addresses(path, self.to), left, *others)])
+
+    def run(self, path: Path) -> None:
+        TensorMma.do(path, [self])
+
+    @staticmethod
+    def together(parts: list[TensorMma]) -> Operation:
+        return in_turn_where_wrong(lambda path: TensorMma.do(path, parts), parts)
+
+    @staticmethod
+    def do(path: Path, parts: list[TensorMma]) -> None:
+        """Those that add to the accumulator of the one before become one product over all their k."""
+        warps, given = path.flat_warps, [part.given(path) for part in parts]
+        apart = bool(path.wave.extra.get("exact_sums"))  # by the k of one instruction
+        alike = all((each == each[:, :1]).all() for each in given) and len(set(path.ctas.tolist())) == len(warps)
+        for lanes in [slice(None)] if alike else [slice(n, n + 1) for n in range(len(warps))]:
+            chain: list[tuple[TensorMma, list[int]]] = []
+            for part, each in zip(parts, given, strict=True):
+                mine = each[:, lanes][:, 0].tolist()
+                if chain and (apart or not (mine[0] == chain[0][1][0] and mine[3] == chain[0][1][3] and mine[4])):
+                    Product(path, warps[lanes], chain).run()
+                    chain = []
+                chain.append((part, mine))
+            Product(path, warps[lanes], chain).run()
+
+
+@handles("tcgen05.mma", memory=WRITE)
+def _mma(d: Decoder, ins: Instruction) -> TensorMma:
+    return TensorMma(d, ins)
+
+
+class Product:
+    """tcgen05.mma that add up to one product, by a thread of each of some CTAs: `flat` are their warps."""
+
+    def __init__(self, path: Path, flat: Array, chain: list[tuple[TensorMma, list[int]]]) -> None:
+        self.path, self.wave, self.tmem, self.chain = path, path.wave, tensor_memory(path.wave), chain
+        self.flat, self.ctas = flat[:, None], (flat % len(path.wave.ctas))[:, None]
+        first, (goal, _, _, bits, adds) = chain[0]
+        self.ins, self.goal, self.adds = first.ins, goal, bool(adds)
+        self.m, self.n, self.single = _instruction(bits, self.ins)
+        self.across_a, self.across_b = bool(bits >> 15 & 1), bool(bits >> 16 & 1)
+        self.agent = TENSOR * self.wave.warps + self.flat // len(self.wave.ctas)
+        self.stamp = self.agent << CLOCK_BITS | self.wave.async_clock[self.flat, TENSOR]
+        every = len(flat) == len(self.wave.ctas) and bool((np.diff(self.ctas[:, 0]) > 0).all())
+        self.which: Any = slice(None) if every else self.ctas[:, 0]
+
+    def run(self) -> None:
+        wave, tmem = self.wave, self.tmem
+        half = self._half(self.goal >> 16, "accumulates from")
+        first = self.goal & 0xFFFF
+        columns = np.arange(first, first + self.n)
+        tmem.check(self.flat, self.ctas, columns, self.ins)
+        place = (self.ctas[..., None], WINDOWS[:, None], columns)
+        before = wave.clocks[self.flat, self.agent]
+        wave.clocks[self.flat, self.agent] = wave.async_clock[self.flat, TENSOR]  # one thread's MMAs run in their order
+        try:
+            tmem.told(self.flat[..., None], *place, self.ins)
+            tmem.unread(self.flat[..., None], *place, self.ins)
+            lefts, rights = [], []
+            for part, (_, a, b, _, _) in self.chain:
+                self.ins = part.ins
+                lefts.append(self._from_tmem(a) if part.from_tmem else self._operand(a, self.m, self.across_a))
+                rights.append(self._operand(b, self.n, self.across_b))
+        finally:
+            wave.clocks[self.flat, self.agent] = before
+        left, right = (parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2) for parts in (lefts, rights))
+        at = (slice(first, first + self.n), slice(None), self.which, slice(half, half + self.m // 4))
+        before = None
+        if self.adds:
+            if not tmem.written[at].all():
+                raise DiagnosisError(
+                    UNINITIALISED, f"{self.who} adds to an accumulator that nothing has written", self.ins.place
+                )
+            old = tmem.cells[at].transpose(2, 0, 1, 3).reshape(-1, self.n, self.m)
+            before = old.view(np.float32) if self.single else old.astype(np.uint16).view(np.float16)
+        exact = bool(wave.extra.get("exact_sums"))
+        total = tensor_core.multiply(
+            right, left, before, not self.single, -14, exact
+        )  # of D, the transpose: as cells lie
+        total = total.view(np.uint32 if self.single else np.uint16)
+        tmem.cells[at] = total.reshape(-1, self.n, 4, self.m // 4).transpose(1, 2, 0, 3)
+        tmem.written[at] = True
+        tmem.stamp[place], tmem.line[place] = self.stamp[..., None], self.ins.index
+
+    @property
+    def who(self) -> str:
+        return self.wave.name_of(int(self.flat[0, 0]) * WARP)
+
+    def _half(self, lane: int, does: str) -> int:
+        if lane not in ((0,) if self.m == LANES else (0, 16)):
+            raise DiagnosisError(
+                TMEM, f"{self.who} {does} lane {lane} of tensor memory on with M = {self.m}", self.ins.place
             )
+        return lane
 
-    return run
+    def _from_tmem(self, address: int) -> Array:
+        """A: [cta, M, 16] from 8 columns."""
+        tmem, first = self.tmem, address & 0xFFFF
+        half = self._half(address >> 16, "reads A from")
+        columns = np.arange(first, first + 8)
+        tmem.check(self.flat, self.ctas, columns, self.ins)
+        place = (self.ctas[..., None], WINDOWS[:, None], columns)
+        tmem.told(self.flat[..., None], *place, self.ins)
+        rows = slice(half, half + self.m // 4)
+        if not tmem.written[first : first + 8, :, self.which, rows].all():
+            raise DiagnosisError(
+                UNINITIALISED, f"{self.who} multiplies columns from {first} on, not all written", self.ins.place
+            )
+        tmem.async_read[place] = self.stamp[..., None]
+        cells = tmem.cells[first : first + 8, :, self.which, rows].transpose(2, 1, 3, 0)
+        halves: Array = np.ascontiguousarray(cells).view(np.float16).reshape(-1, self.m, 16)
+        return halves.astype(np.float32)
 
-
-def _one_mma(path: Path, goal: int, a: int, b: int, bits: int, adds: bool, from_tmem: bool, ins: Instruction) -> None:
-    wave, tmem = path.wave, tensor_memory(path.wave)
-    flat, cta = int(path.flat_warps[0]), int(path.ctas[0])
-    who = wave.name_of(flat * WARP)
-    m, n, single = _instruction(bits, ins)
-    first = goal & 0xFFFF
-    columns, numbers = slice(first, first + n), np.arange(first, first + n)
-    if goal >> 16 not in ((0,) if m == LANES else (0, 16)):
-        raise DiagnosisError(
-            TMEM, f"{who} accumulates from lane {goal >> 16} of tensor memory on with M = {m}", ins.place
-        )
-    tmem.check(cta, first, n, who, ins)
-    every = slice(0, 4)
-    here = (np.full(4, flat), np.full(4, cta), WINDOWS)
-    cells, written = tmem.cells[cta].reshape(LANES, COLUMNS), tmem.written[cta].reshape(LANES, COLUMNS)
-    row = np.arange(m)
-    place = row if m == LANES else WARP * (row // 16) + row % 16 + (goal >> 16)
-    issuer = flat // len(wave.ctas)
-    agent = TENSOR * wave.warps + issuer
-    before = int(wave.clocks[flat, agent])
-    wave.clocks[flat, agent] = wave.async_clock[
-        flat, TENSOR
-    ]  # MMAs of one thread run in the order in which it issued them
-    try:
-        tmem.told(*here, numbers, ins)
-        tmem.unread(*here, numbers, ins)
-        if from_tmem:
-            source, its = a & 0xFFFF, place - (goal >> 16) + (a >> 16)
-            if a >> 16 not in ((0,) if m == LANES else (0, 16)):
-                raise DiagnosisError(
-                    TMEM, f"{who} reads A from lane {a >> 16} of tensor memory with M = {m}", ins.place
-                )
-            tmem.check(cta, source, 8, who, ins)
-            tmem.told(*here, np.arange(source, source + 8), ins)
-            if not written[its, source : source + 8].all():
-                raise DiagnosisError(
-                    UNINITIALISED, f"{who} multiplies columns from {source} on, not all written", ins.place
-                )
-            halves = np.ascontiguousarray(cells[its, source : source + 8]).view(np.float16)
-        else:
-            halves = _operand(path, a, m, bool(bits >> 15 & 1), ins)
-        other = _operand(path, b, n, bool(bits >> 16 & 1), ins)
-    finally:
-        wave.clocks[flat, agent] = before
-    old = None
-    if adds:
-        if not written[place, columns].all():
-            raise DiagnosisError(UNINITIALISED, f"{who} adds to an accumulator that nothing has written", ins.place)
-        old = np.ascontiguousarray(cells[place, columns])
-        old = old.view(np.float32) if single else old.astype(np.uint16).view(np.float16)
-    exact = bool(wave.extra.get("exact_sums"))
-    total = tensor_core.multiply(halves.astype(np.float32), other.astype(np.float32), old, not single, -14, exact)
-    cells[place, columns] = total.view(np.uint32 if single else np.uint16)
-    written[place, columns] = True
-    tmem.stamp[cta, every, columns] = agent << CLOCK_BITS | int(wave.async_clock[flat, TENSOR])
-    tmem.line[cta, every, columns] = ins.index
+    def _operand(self, bits: int, rows: int, across: bool) -> Array:
+        """[cta, rows, 16] in shared memory, which the tensor pipe reads from now on."""
+        shared = self.wave.shared
+        place = footprint(tcgen05_descriptor(bits, self.ins), rows, 16, across)
+        within(self.path, place, self.ins)
+        base = self.ctas * (shared.size >> 4)
+        shared.read_later(self.flat, base + place.chunks.reshape(-1), self.stamp, self.ins)
+        return place.gather(shared.view(2, 8), base[:, 0])
 
 
 def _instruction(bits: int, ins: Instruction) -> tuple[int, int, bool]:
@@ -476,19 +567,6 @@ def _instruction(bits: int, ins: Instruction) -> tuple[int, int, bool]:
         what = f"instruction descriptor {bits:#010x}: M = {m}, N = {n}, D of type {kind_d}"
         raise DiagnosisError(BAD_DESCRIPTOR, what, ins.place)
     return m, n, kind_d == 1
-
-
-def _operand(path: Path, bits: int, rows: int, across: bool, ins: Instruction) -> Array:
-    """[rows, 16] halves in shared memory, which the tensor pipe reads from now on."""
-    wave = path.wave
-    address = addresses_of(tcgen05_descriptor(bits, ins), rows, 16, across, ins)
-    wave.shared.locate(path, np.array([address.min()]), 2, ins)
-    wave.shared.locate(path, np.array([address.max()]), 2, ins)
-    offset = address + int(path.ctas[0]) * wave.shared.size
-    warps = path.flat_warps
-    agent = TENSOR * wave.warps + warps // len(wave.ctas)
-    wave.shared.read_later(warps, np.unique(offset >> 2)[None, :], agent, wave.async_clock[warps, TENSOR], ins)
-    return wave.shared.bytes.view(np.float16)[offset >> 1]
 
 
 @handles("tcgen05.commit")

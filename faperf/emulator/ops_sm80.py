@@ -9,12 +9,14 @@ import numpy as np
 
 from faperf.emulator import tensor_core
 from faperf.emulator.barrier import PhaseWait, WaitEach, by_value
-from faperf.emulator.decode import Blocking, Decoder, Operation, addresses, blocks, handles
+from faperf.emulator.batch import PURE, READ, WRITE
+from faperf.emulator.decode import Blocking, Decoder, Operation, addresses, all_addresses, blocks, handles
 from faperf.emulator.fault import NotEmulatedError
-from faperf.emulator.memory import words_of
-from faperf.emulator.ops_common import only, spaces, together
+from faperf.emulator.memory import CLOCK_BITS
+from faperf.emulator.ops_common import in_turn_where_wrong, only, selected, spaces, together
 from faperf.emulator.ptx import Instruction
-from faperf.emulator.state import COPY, WARP, Array, Path
+from faperf.emulator.rounding import from_brain
+from faperf.emulator.state import COPY, DTYPES, WARP, Array, Path
 
 # ── barriers of the CTA ("barrier{.cta}") ────────────────────────────────────────────────────────────────────────────
 
@@ -146,61 +148,86 @@ class Copies:
 
 
 class Copy:
-    """One cp.async: its lanes, their groups, and what is to land where."""
+    """cp.async of some lanes: their groups, and what is to land where; arrays are [instruction, lane]."""
 
-    def __init__(self, path: Path, lanes: Array, group: Array, offset: Array, data: Array) -> None:
-        self.wave, self.lanes, self.group, self.offset, self.data = path.wave, lanes, group, offset, data
+    def __init__(self, path: Path, group: Array, offset: Array, data: Array) -> None:
+        self.wave, self.lanes, self.group, self.offset, self.data = path.wave, path.lanes(), group, offset, data
         self.there = False
 
     def land(self) -> None:
         if not self.there:
             self.there = True
-            size = self.data.shape[1] * 4
+            size = self.data.shape[-1] * 4
             self.wave.shared.view(4, size // 4)[self.offset // size] = self.data
-            self.wave.shared.landed(words_of(self.offset, size))
+            self.wave.shared.landed(self.offset, size)
 
 
 def copies(path: Path) -> Copies:
     return path.wave.extra.setdefault("copies", Copies(path.wave.lanes))  # type: ignore[no-any-return]
 
 
-@handles("cp.async.ca", "cp.async.cg")
-def _copy(d: Decoder, ins: Instruction) -> Operation:
+class CopyAsync:
     """Copies 4, 8 or 16 bytes a lane; `src-size` fewer, and zeros after them; `ignore-src` only zeros."""
-    operands = [text for text in ins.operands if text != "_"]
-    if "L2::cache_hint" in ins:
-        operands.pop()
-    to, source, size = d.address(operands[0]), d.address(operands[1]), d.number(operands[2])
-    fewer = d.row(operands[3], 32) if len(operands) > 3 and d.bits(operands[3], 32) == 32 else None
-    ignored = d.row(operands[3], 1) if len(operands) > 3 and fewer is None else None
 
-    def run(path: Path) -> None:
-        wave = path.wave
-        offset = wave.shared.locate(path, addresses(path, to), size, ins)
-        at, lanes = addresses(path, source), path.lanes()
-        if fewer is None and ignored is None:
+    def __init__(self, d: Decoder, ins: Instruction) -> None:
+        operands = [text for text in ins.operands if text != "_"]
+        if "L2::cache_hint" in ins:
+            operands.pop()
+        self.ins, self.to, self.source, self.size = (
+            ins,
+            d.address(operands[0]),
+            d.address(operands[1]),
+            d.number(operands[2]),
+        )
+        by_size = len(operands) > 3 and d.bits(operands[3], 32) == 32
+        self.fewer = d.row(operands[3], 32) if by_size else None
+        self.ignored = d.row(operands[3], 1) if len(operands) > 3 and not by_size else None
+        self.whole = len(operands) == 3
+        self.key = ("cp.async", self.size, self.to.kind, self.source.kind) if self.whole else object()
+
+    def run(self, path: Path) -> None:
+        CopyAsync.do(path, [self])
+
+    @staticmethod
+    def together(parts: list[CopyAsync]) -> Operation:
+        return in_turn_where_wrong(lambda path: CopyAsync.do(path, parts), parts)
+
+    @staticmethod
+    def do(path: Path, parts: list[CopyAsync]) -> None:
+        wave, one = path.wave, parts[0]
+        size, ins = one.size, one.ins
+        offset = wave.shared.locate(path, all_addresses(path, [part.to for part in parts]), size, ins)
+        at = all_addresses(path, [part.source for part in parts])
+        if one.whole:
             where = wave.memory.locate(path, at, size, ins)
             data = wave.memory.view(4, size // 4).take(where // size, axis=0)
         else:
-            data = np.zeros((len(lanes), size), np.uint8)
-            if fewer is not None:
-                count = np.minimum(path.pick(path.r["u32"][fewer]).astype(np.int64), size)
-            else:
-                count = np.where(path.pick(path.r["pred"][ignored or 0]), 0, size)
-            for lane in np.flatnonzero(count):
-                part = wave.memory.locate(path, at[lane : lane + 1], int(count[lane]), ins, align=size)
-                data[lane, : count[lane]] = wave.memory.bytes[part[0] : part[0] + count[lane]]
-            data = data.view(np.uint32)
+            data = one.some(path, at[0])[None]
         warps = path.flat_warps
         agent = COPY * wave.warps + warps // len(wave.ctas)
-        words = words_of(offset, size)
-        wave.shared.write_later(warps, words, agent, wave.async_clock[warps, COPY], ins)
+        wave.shared.write_later(warps, offset, size, agent << CLOCK_BITS | wave.async_clock[warps, COPY], ins)
         known = copies(path)
-        copy = Copy(path, lanes, known.group[lanes], offset, data)
+        copy = Copy(path, known.group[path.lanes()], offset, data)
         known.open.append(copy)
-        wave.scheduler.take_off(copy.land, "copy") if wave.scheduler.lands_early else None
+        if wave.scheduler.lands_early:
+            wave.scheduler.take_off(copy.land, "copy")
 
-    return run
+    def some(self, path: Path, at: Array) -> Array:
+        """What fewer bytes than whole give, [lane, word]."""
+        memory, data = path.wave.memory, np.zeros((len(at), self.size), np.uint8)
+        if self.fewer is not None:
+            count = np.minimum(path.pick(path.r["u32"][self.fewer]).astype(np.int64), self.size)
+        else:
+            count = np.where(path.pick(path.r["pred"][self.ignored or 0]), 0, self.size)
+        for lane in np.flatnonzero(count):
+            part = memory.locate(path, at[lane : lane + 1], int(count[lane]), self.ins, align=self.size)
+            data[lane, : count[lane]] = memory.bytes[part[0] : part[0] + count[lane]]
+        return data.view(np.uint32)
+
+
+@handles("cp.async.ca", "cp.async.cg", memory=WRITE)
+def _copy(d: Decoder, ins: Instruction) -> CopyAsync:
+    return CopyAsync(d, ins)
 
 
 @handles("cp.async.commit_group")
@@ -285,139 +312,167 @@ def _arrive_after_copies(d: Decoder, ins: Instruction) -> Operation:
 # ── matrices ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _matrix_rows(path: Path, ins: Instruction, address: Any, count: int) -> tuple[Array, Array]:
-    """(offset, warp) of each 16-byte row that a matrix instruction names: lanes 0 … 8·count-1 of each warp."""
-    together(path, ins)
-    at = addresses(path, address).reshape(-1, WARP)[:, : 8 * count].reshape(-1)
-    lanes = path.lanes().reshape(-1, WARP)[:, : 8 * count].reshape(-1)
-    _, at = spaces(path, "shared" if any(p.startswith("shared") for p in ins.parts) else "", at, ins)
-    part = Path(path.wave, lanes, 0, None) if len(lanes) < len(path.lanes()) else path
-    return path.wave.shared.locate(part, at, 16, ins), path.wave.flat_warp[lanes]
+class Matrices:
+    """ldmatrix or stmatrix: an address, the registers, how many matrices of 8 × 8 halves, whether transposed."""
+
+    def __init__(self, d: Decoder, ins: Instruction, address: str, rows: list[int]) -> None:
+        only(ins, "aligned", "m8n8", "trans", "x1", "x2", "x4")
+        self.ins, self.rows, self.transposed = ins, rows, "trans" in ins
+        self.count = next(int(part[1:]) for part in ins.parts if part in ("x1", "x2", "x4"))
+        self.address = d.address(address)
+        self.key = (type(self), ins.parts, self.address.kind)
+
+    def places(self, path: Path, parts: list[Any]) -> tuple[Array, Array]:
+        """(offset, warp) of each 16-byte row that the instructions name: lanes 0 … 8·count-1, [instruction, warp, row]."""
+        together(path, self.ins)
+        at = all_addresses(path, [part.address for part in parts])
+        at = at.reshape(len(parts), -1, WARP)[:, :, : 8 * self.count]
+        lanes = path.lanes().reshape(-1, WARP)[:, : 8 * self.count]
+        space = "shared" if any(p.startswith("shared") for p in self.ins.parts) else ""
+        _, at = spaces(path, space, at, self.ins)
+        return path.wave.shared.locate(path, at, 16, self.ins, lanes=lanes), path.wave.flat_warp[lanes[:, :1]]
+
+    def run(self, path: Path) -> None:
+        self.do(path, [self], self.picked([self]))
+
+    @classmethod
+    def together(cls, parts: list[Any]) -> Operation:
+        rows = cls.picked(parts)
+        return in_turn_where_wrong(lambda path: cls.do(path, parts, rows), parts)
+
+    @staticmethod
+    def picked(parts: list[Any]) -> Any:
+        return selected([row for part in parts for row in part.rows], each=True)
+
+    @staticmethod
+    def do(path: Path, parts: list[Any], rows: Any) -> None:
+        raise NotImplementedError
 
 
-def _matrices(ins: Instruction) -> int:
-    only(ins, "aligned", "m8n8", "trans", "x1", "x2", "x4")
-    return next(int(part[1:]) for part in ins.parts if part in ("x1", "x2", "x4"))
-
-
-@handles("ldmatrix")
-def _load_matrix(d: Decoder, ins: Instruction) -> Operation:
+class LoadMatrix(Matrices):
     """PTX ISA "ldmatrix": lane 4r + c gets row r, columns 2c and 2c+1 of each 8x8 matrix of 16 bits (of its transpose)."""
-    count, transposed = _matrices(ins), "trans" in ins
-    outs = [d.out(text, 32) for text in d.vector(ins.operands[0])]
-    address = d.address(ins.operands[1])
 
-    def run(path: Path) -> None:
-        offset, warps = _matrix_rows(path, ins, address, count)
-        path.wave.shared.read(path, offset, 16, ins, warps)
-        rows = path.wave.shared.view(4, 4).take(offset >> 4, axis=0).reshape(-1, count, 8, 4)
-        if transposed:
-            halves = rows.view(np.uint16).transpose(0, 1, 3, 2)
-            rows = np.ascontiguousarray(halves).view(np.uint32)
-        r = path.r["u32"]
-        for index, out in enumerate(outs):
-            path.put(r[out], rows[:, index].reshape(-1))
+    @staticmethod
+    def do(path: Path, parts: list[Any], rows: Any) -> None:
+        one = parts[0]
+        offset, warps = one.places(path, parts)
+        path.wave.shared.read(path, offset, 16, one.ins, warps)
+        found = path.wave.shared.view(4, 4).take(offset >> 4, axis=0).reshape(len(parts), -1, one.count, 8, 4)
+        if one.transposed:  # [matrix, row, column] of halves
+            halves = found.view(np.uint16).transpose(0, 2, 1, 4, 3)
+            found = np.ascontiguousarray(halves).view(np.uint32)
+        else:
+            found = found.transpose(0, 2, 1, 3, 4)
+        values, table = found.reshape(len(parts) * one.count, -1), path.r.tables["u32"]
+        if path.mask is True:
+            table[rows] = values
+            return
+        kept = table[rows]
+        kept = kept.copy() if isinstance(rows, slice) else kept
+        kept[:, path.mask] = values
+        table[rows] = kept
 
-    return run
 
-
-@handles("stmatrix")
-def _store_matrix(d: Decoder, ins: Instruction) -> Operation:
+class StoreMatrix(Matrices):
     """PTX ISA "stmatrix": the other way round."""
-    count, transposed = _matrices(ins), "trans" in ins
-    address, sources = d.address(ins.operands[0]), [d.row(text, 32) for text in d.vector(ins.operands[1])]
 
-    def run(path: Path) -> None:
-        offset, warps = _matrix_rows(path, ins, address, count)
-        path.wave.shared.write(path, offset, 16, ins, warps)
-        r = path.r["u32"]
-        rows = np.stack([path.pick(r[source]).reshape(-1, 8, 4) for source in sources], axis=1)
-        if transposed:
-            halves = np.ascontiguousarray(rows).view(np.uint16).transpose(0, 1, 3, 2)
-            rows = np.ascontiguousarray(halves).view(np.uint32)
-        path.wave.shared.view(4, 4)[offset >> 4] = rows.reshape(-1, 4)
+    @staticmethod
+    def do(path: Path, parts: list[Any], rows: Any) -> None:
+        one = parts[0]
+        offset, warps = one.places(path, parts)
+        path.wave.shared.write(path, offset, 16, one.ins, warps)
+        values = path.r.tables["u32"][rows]
+        values = values if path.mask is True else values[:, path.mask]
+        values = values.reshape(len(parts), one.count, -1, 8, 4).transpose(0, 2, 1, 3, 4)
+        if one.transposed:
+            halves = np.ascontiguousarray(values).view(np.uint16).transpose(0, 1, 2, 4, 3)
+            values = np.ascontiguousarray(halves).view(np.uint32)
+        path.wave.shared.view(4, 4)[(offset >> 4).reshape(-1)] = values.reshape(-1, 4)
 
-    return run
+
+@handles("ldmatrix", memory=READ)
+def _load_matrix(d: Decoder, ins: Instruction) -> LoadMatrix:
+    return LoadMatrix(d, ins, ins.operands[1], [d.out(text, 32) for text in d.vector(ins.operands[0])])
 
 
-@handles("mma.sync")
-def _mma(d: Decoder, ins: Instruction) -> Operation:
+@handles("stmatrix", memory=WRITE)
+def _store_matrix(d: Decoder, ins: Instruction) -> StoreMatrix:
+    return StoreMatrix(d, ins, ins.operands[0], [d.row(text, 32) for text in d.vector(ins.operands[1])])
+
+
+class Mma:
     """PTX ISA "Matrix Fragments for mma.m16n8k16": D[16x8] = A[16x16]·B[16x8] + C, f16 or bf16 in, f32 or f16 out.
 
     With g = lane / 4 and t = lane % 4: A's registers hold rows g and g+8, then the same at k+8; B's hold column g at k 2t and
     2t+1, then at k+8; D's hold row g, columns 2t and 2t+1, then row g+8. `tensor_core` says how it sums.
-    A fragment that several instructions of a block use is unpacked once.
     """
-    only(ins, "aligned", "row", "col", "m16n8k16", "m16n8k8", "bf16")
-    if ins.parts[2:6] != ("aligned", ins.parts[3], "row", "col") or ins.parts[3] not in ("m16n8k16", "m16n8k8"):
-        raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
-    kind_d, kind_a, kind_b, kind_c = ins.parts[6:10]
-    if kind_a not in ("f16", "bf16") or kind_b != kind_a or kind_d != kind_c or kind_d not in ("f16", "f32"):
-        raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
-    halves_of_k = 2 if ins.parts[3] == "m16n8k16" else 1
-    a, b, c = ([d.row(text, 32) for text in d.vector(operand)] for operand in ins.operands[1:])
-    key = ("a", *((row, 32) for row in a))
-    ready = key in d.fragments
-    d.fragments[key] = True
-    outs = [d.out(text, 32) for text in d.vector(ins.operands[0])]
-    single, brain = kind_d == "f32", kind_a == "bf16"
-    depth, least = 8 * halves_of_k, -126 if brain else -14
 
-    def unpack(register: Array) -> Array:
-        """[warp, g, t, 2] of one register."""
-        if brain:
-            words = register.reshape(-1, 8, 4)
-            both = np.empty((*words.shape, 2), np.uint32)
-            both[..., 0], both[..., 1] = words << np.uint32(16), words & np.uint32(0xFFFF0000)
-            return both.view(np.float32)
-        return np.ascontiguousarray(register).view(np.float16).reshape(-1, 8, 4, 2)
+    def __init__(self, d: Decoder, ins: Instruction) -> None:
+        only(ins, "aligned", "row", "col", "m16n8k16", "m16n8k8", "bf16")
+        if ins.parts[2:6] != ("aligned", ins.parts[3], "row", "col") or ins.parts[3] not in ("m16n8k16", "m16n8k8"):
+            raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
+        kind_d, kind_a, kind_b, kind_c = ins.parts[6:10]
+        if kind_a not in ("f16", "bf16") or kind_b != kind_a or kind_d != kind_c or kind_d not in ("f16", "f32"):
+            raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
+        self.ins, self.single, self.brain = ins, kind_d == "f32", kind_a == "bf16"
+        self.halves = 2 if ins.parts[3] == "m16n8k16" else 1
+        self.a, self.b, self.c = ([d.row(text, 32) for text in d.vector(operand)] for operand in ins.operands[1:])
+        self.outs = [d.out(text, 32) for text in d.vector(ins.operands[0])]
+        self.key = ("mma", ins.parts)
 
-    def exact(path: Path, left: Array, right: Array) -> None:
-        r, parts = path.r["u32"], len(c)
-        held: Array = np.stack([r[row] for row in c]).view(np.float32 if single else np.float16)
-        held = held.reshape(2, 2 if single else 1, -1, 8, 4, 1 if single else 2)  # row g or g+8, column 2t or 2t+1
-        before = held.transpose(2, 0, 3, 4, 1, 5).reshape(-1, 16, 8)
-        total = tensor_core.multiply(left, right, before, not single, least, True)
-        total = total.reshape(-1, 2, 8, 4, 2 if single else 1, 1 if single else 2).transpose(1, 4, 0, 2, 3, 5)
-        rows = np.ascontiguousarray(total).view(np.uint32).reshape(parts, -1)
-        for index, out in enumerate(outs):
-            np.copyto(r[out], rows[index], where=path.mask)
+    def run(self, path: Path) -> None:
+        Mma.together([self])(path)
 
-    def run(path: Path) -> None:
-        together(path, ins)
-        r = path.r["u32"]
-        warps = (path.stop - path.start) // WARP
-        left = path.cache.get(key) if ready else None
-        if left is None:
-            left = np.empty((warps, 2, 8, halves_of_k, 4, 2), np.float32)
-            for index, row in enumerate(a):
-                left[:, index % 2, :, index // 2] = unpack(r[row])
-            left = left.reshape(warps, 16, depth)
-            path.cache[key] = left
-        right: Array = np.empty((warps, 8, halves_of_k, 4, 2), np.float32)
-        for index, row in enumerate(b):
-            right[:, :, index] = unpack(r[row])
-        right = right.reshape(warps, 8, depth)
-        if path.wave.extra.get("exact_sums"):
-            exact(path, left, right)
-            return
-        product = tensor_core.multiply(left, right, None, False, least, False).reshape(warps, 2, 8, 4, 2)
-        if single:
-            f = path.r["f32"]
-            if path.mask is True:
-                for index in range(4):
-                    np.add(
-                        product[:, index // 2, :, :, index % 2], f[c[index]].reshape(-1, 8, 4),
-                        out=f[outs[index]].reshape(-1, 8, 4),
-                    )  # fmt: skip
-            else:
-                sums = [product[:, i // 2, :, :, i % 2].reshape(-1) + f[c[i]] for i in range(4)]
-                for index in range(4):
-                    np.copyto(f[outs[index]], sums[index], where=path.mask)
-            return
-        for index in range(2):
-            before = r[c[index]].view(np.float16).astype(np.float32)
-            total = (product[:, index].reshape(-1) + before).astype(np.float16)
-            np.copyto(r[outs[index]], total.view(np.uint32), where=path.mask)
+    @staticmethod
+    def together(parts: list[Mma]) -> Operation:
+        """Those that share an A become one product with their B side by side."""
+        one = parts[0]
+        groups: dict[tuple[int, ...], list[Mma]] = {}
+        for part in parts:
+            groups.setdefault(tuple(part.a), []).append(part)
+        plan = [
+            (
+                selected(list(a), each=True), len(group), selected([row for part in group for row in part.b], each=True),
+                selected([row for part in group for row in part.c]), selected([row for part in group for row in part.outs]),
+            )
+            for a, group in groups.items()
+        ]  # fmt: skip
+        ins, halves, depth, unpack = one.ins, one.halves, 8 * one.halves, _unpack_brain if one.brain else _unpack
+        single, kind, least = one.single, "f32" if one.single else "f16", -126 if one.brain else -14
+        lines = (2, 2, 1) if single else (2, 1, 2)  # row g or g+8, then columns 2t and 2t+1: registers, halves in them
 
-    return run
+        def run(path: Path) -> None:
+            together(path, ins)
+            table, mask = path.r.tables["u32"], path.mask
+            warps = (path.stop - path.start) // WARP
+            exact = bool(path.wave.extra.get("exact_sums"))
+            for a, n, b, c, outs in plan:
+                left = np.empty((warps, 2, 8, halves, 4, 2), np.float32)
+                left.transpose(3, 1, 0, 2, 4, 5)[...] = unpack(table[a], halves, 2, warps)
+                right = np.empty((warps, n, 8, halves, 4, 2), np.float32)
+                right.transpose(1, 3, 0, 2, 4, 5)[...] = unpack(table[b], n, halves, warps)
+                held = np.broadcast_to(table[c], (n * lines[0] * lines[1], table.shape[1])).view(DTYPES[kind])
+                before = held.reshape(n, *lines[:2], warps, 8, 4, lines[2]).transpose(3, 1, 4, 0, 5, 2, 6)
+                total = tensor_core.multiply(
+                    left.reshape(warps, 16, depth), right.reshape(warps, 8 * n, depth), before.reshape(warps, 16, 8 * n),
+                    not single, least, exact,
+                )  # fmt: skip
+                total = total.reshape(warps, 2, 8, n, 4, *lines[1:]).transpose(3, 1, 5, 0, 2, 4, 6)
+                made = np.ascontiguousarray(total).view(np.uint32).reshape(-1, table.shape[1])
+                table[outs] = made if mask is True else np.where(mask, made, table[outs])
+
+        return run
+
+
+def _unpack(rows: Array, first: int, second: int, warps: int) -> Array:
+    """Registers [first · second, lane] of two halves each → [first, second, warp, g, t, 2]."""
+    return np.ascontiguousarray(rows).view(np.float16).reshape(first, second, warps, 8, 4, 2)
+
+
+def _unpack_brain(rows: Array, first: int, second: int, warps: int) -> Array:
+    return from_brain(np.ascontiguousarray(rows).view(np.uint16)).reshape(first, second, warps, 8, 4, 2)
+
+
+@handles("mma.sync", memory=PURE)
+def _mma(d: Decoder, ins: Instruction) -> Mma:
+    return Mma(d, ins)

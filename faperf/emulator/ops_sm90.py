@@ -6,26 +6,29 @@ wgmma's result is in its registers at once: that it was not waited for is not fo
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from faperf.emulator import tensor_core
-from faperf.emulator.barrier import CtaWait
+from faperf.emulator.barrier import CtaWait, WaitEach, by_value
 from faperf.emulator.decode import PARAM_WINDOW, Blocking, Decoder, Operation, addresses, blocks, handles
 from faperf.emulator.fault import BAD_DESCRIPTOR, DIVERGENT, MISALIGNED, OUT_OF_BOUNDS, DiagnosisError, NotEmulatedError
-from faperf.emulator.matrix import HALF, addresses_of, swizzled, wgmma_descriptor
-from faperf.emulator.memory import GLOBAL_BASE, SHARED_WINDOW, UNITS, words_of
-from faperf.emulator.ops_common import only, together
+from faperf.emulator.matrix import HALF, footprint, swizzled, wgmma_descriptor
+from faperf.emulator.memory import CHUNK, CLOCK_BITS, GLOBAL_BASE, SHARED_WINDOW, UNITS, Global
+from faperf.emulator.ops_common import only, together, within
 from faperf.emulator.ptx import Instruction, split_operands
 from faperf.emulator.rounding import from_brain
-from faperf.emulator.state import BULK, TENSOR, WARP, Array, Path
+from faperf.emulator.state import BULK, TENSOR, WARP, Array, Path, Wave
 
 CLUSTER = -1
 """The cluster's barrier, among those of the CTA."""
+WARPGROUP = -2
+"""The first warpgroup's barrier; the others' follow below it."""
 
 
 @dataclass(frozen=True)
@@ -71,28 +74,21 @@ def _tensor_copy(d: Decoder, ins: Instruction) -> Operation:
         maps, at = addresses(path, base), _shared(addresses(path, to))
         corner = np.stack([path.pick(path.r["s32"][row]) for row in coordinates], axis=1).astype(np.int64)
         bars = _shared(addresses(path, barrier)) if barrier is not None else None
-        for index, lane in enumerate(lanes):
+        for index in range(len(lanes)):
             tensor = map_at(path, int(maps[index]), ins)
-            one = Path(wave, lanes[index : index + 1], 0, None)
             if len(tensor.box) != len(coordinates):
                 raise NotEmulatedError(f"a tensor map of {len(tensor.box)} dimensions", ins.place)
             _check_corner(tensor, corner[index], load, ins)
-            where, inside, offset = _box(one, tensor, corner[index], int(at[index]), ins)
-            words = np.unique(offset >> 2)[None, :]
-            unit = tensor.unit
-            cells, outside = (memory.bytes.view(UNITS[unit]) for memory in (wave.shared, wave.memory))
+            lane = lanes[index : index + 1]
+            box = Box(tensor, corner[index])
+            first = int(wave.shared.locate(path, _aligned(path, lane, tensor, at[index : index + 1], ins), box.bytes, ins,
+                                           lanes=lane, align=16)[0])  # fmt: skip
             if bars is None:
-                _begin_read(one, words, BULK, ins)
-                wave.memory.put(unit, 1, where[inside], cells[offset[inside] // unit, None])
-                continue
-            data = np.zeros(len(offset), UNITS[unit])
-            data[inside] = outside[where[inside] // unit]
-
-            def fill(cells: Array = cells, index: Array = offset // unit, data: Array = data) -> None:
-                cells[index] = data
-
-            _fill_later(one, words, fill, int(bars[index]), unit * len(offset), ins)
-            del lane
+                _begin_read(wave, lane, first, box.bytes, ins)
+                box.store(wave.memory, wave.shared.bytes[first : first + box.bytes], int(at[index]))
+            else:
+                content = box.load(wave.memory, int(at[index]))
+                _fill_later(wave, lane, first, content, int(bars[index]), ins)
 
     return run
 
@@ -116,49 +112,96 @@ def _shared(address: Array) -> Array:
     return np.where(address >= SHARED_WINDOW, address - SHARED_WINDOW, address)
 
 
-def _box(path: Path, tensor: TensorMap, corner: Array, at: int, ins: Instruction) -> tuple[Array, Array, Array]:
-    """(offset in global memory, whether it lies inside, offset in shared memory) of each element of a box."""
-    align = 1024 if tensor.swizzle == 128 else 512 if tensor.swizzle == 64 else 256 if tensor.swizzle else 128
-    if at % 128 or (tensor.swizzle and at % align):
+def _aligned(path: Path, lane: Array, tensor: TensorMap, at: Array, ins: Instruction) -> Array:
+    """The shared address of a box. Raises DiagnosisError where it has not the alignment that the swizzle needs."""
+    align = {0: 128, 32: 256, 64: 512, 128: 1024}[tensor.swizzle]
+    if at[0] % align:
         raise DiagnosisError(
-            MISALIGNED, f"a tensor copy with swizzle {tensor.swizzle} at shared address {at:#x}: no multiple of {align}",
-            ins.place,
+            MISALIGNED, f"{path.wave.name_of(int(lane[0]))} begins a tensor copy with swizzle {tensor.swizzle} at shared address "
+            f"{int(at[0]):#x}: no multiple of {align}", ins.place,
         )  # fmt: skip
-    grid = np.indices(tensor.box[::-1]).reshape(len(tensor.box), -1)[::-1]
-    place = grid + corner[:, None]
-    sizes, strides = np.array(tensor.sizes)[:, None], np.array(tensor.strides)[:, None]
-    inside = ((place >= 0) & (place < sizes)).all(0)
-    where = tensor.address - GLOBAL_BASE + (place * strides).sum(0)
-    address = swizzled(at + np.arange(grid.shape[1]) * tensor.unit, tensor.swizzle)
-    wave = path.wave
-    first = wave.shared.locate(path, np.array([at]), grid.shape[1] * tensor.unit, ins, align=16)[0]
-    return where, inside, address - at + first
+    return at
 
 
-def _fill_later(
-    path: Path, words: Array, fill: Callable[[], None], barrier: int, amount: int, ins: Instruction
-) -> None:
-    """An agent of an mbarrier fills words of one CTA, then tells the barrier of its bytes. `path` is the lane that asked."""
-    wave, warps, ctas = path.wave, path.flat_warps, path.ctas
+class Box:
+    """A box of a tensor and its place in it, moved in chunks of 16 bytes where it lies inside, else by elements."""
+
+    def __init__(self, tensor: TensorMap, corner: Array) -> None:
+        self.tensor, self.corner = tensor, corner
+        sizes, box = np.array(tensor.sizes), np.array(tensor.box)
+        self.bytes = math.prod(tensor.box) * tensor.unit
+        self.start = tensor.address - GLOBAL_BASE + int((corner * tensor.strides).sum())
+        inside = bool((corner >= 0).all() and (corner + box <= sizes).all())
+        self.chunks = _offsets(tensor.strides, tensor.box, tensor.unit) if inside and self.start % 16 == 0 else None
+
+    def load(self, memory: Global, at: int) -> Array:
+        """Its bytes as they are to lie in shared memory from address `at` on."""
+        content = np.zeros(self.bytes, np.uint8)
+        if self.chunks is not None:
+            content.view(np.uint64).reshape(-1, 2)[self._order(at, 16)] = memory.view(8, 2).take(
+                (self.start >> 4) + self.chunks, axis=0
+            )
+        else:
+            where, inside, unit = *self._elements(), self.tensor.unit
+            elements = memory.bytes.view(UNITS[unit])
+            content.view(UNITS[unit])[self._order(at, unit)[inside]] = elements[where[inside] // unit]
+        return content
+
+    def store(self, memory: Global, content: Array, at: int) -> None:
+        """What lies in shared memory goes to the tensor; what is outside of it is dropped."""
+        where, inside, unit = *self._elements(), self.tensor.unit
+        memory.put(unit, 1, where[inside], content.view(UNITS[unit])[self._order(at, unit)[inside], None])
+
+    def _order(self, at: int, unit: int) -> Array:
+        return _swizzled_order(self.bytes, at % 1024, self.tensor.swizzle, unit)
+
+    def _elements(self) -> tuple[Array, Array]:
+        """(offset in global memory, whether inside the tensor) of each element."""
+        tensor = self.tensor
+        place = np.indices(tensor.box[::-1]).reshape(len(tensor.box), -1)[::-1] + self.corner[:, None]
+        inside = ((place >= 0) & (place < np.array(tensor.sizes)[:, None])).all(0)
+        return tensor.address - GLOBAL_BASE + (place * np.array(tensor.strides)[:, None]).sum(0), inside
+
+
+@lru_cache(maxsize=256)
+def _offsets(strides: tuple[int, ...], box: tuple[int, ...], unit: int) -> Array | None:
+    """The chunks of a box, from its first one, or None where they are not whole."""
+    if box[0] * unit % 16 or any(stride % 16 for stride in strides[1:]):
+        return None
+    place = np.indices((*box[:0:-1], box[0] * unit // 16)).reshape(len(box), -1)[::-1]
+    chunks: Array = (place * np.array([16, *strides[1:]])[:, None]).sum(0) >> 4
+    return chunks
+
+
+@lru_cache(maxsize=256)
+def _swizzled_order(size: int, at: int, swizzle: int, unit: int) -> Array:
+    """The place of each unit of a box within it."""
+    return (swizzled(at + np.arange(0, size, unit), swizzle) - at) // unit
+
+
+def _fill_later(wave: Wave, lane: Array, first: int, content: Array, barrier: int, ins: Instruction) -> None:
+    """An agent of an mbarrier fills bytes of one CTA, then tells the barrier of their number. `lane` is the one that asked."""
+    warps, ctas = wave.flat_warp[lane], wave.cta[lane]
     counter = wave.barriers.mbarrier(barrier, ctas, ins, warps)
     agent = wave.shared.barrier_agent(counter.slot)
     clock = counter.phase[ctas] + 1
-    wave.shared.write_later(warps, words, np.array([agent]), clock, ins)
+    offset = np.arange(first, first + len(content), CHUNK)
+    wave.shared.write_later(warps, offset, CHUNK, agent << CLOCK_BITS | clock, ins)
 
     def land() -> None:
-        fill()
-        wave.shared.landed(words)
-        wave.barriers.deliver(counter, ctas, amount, agent, clock)
+        wave.shared.bytes[first : first + len(content)] = content
+        wave.shared.landed(offset, CHUNK)
+        wave.barriers.deliver(counter, ctas, len(content), agent, clock)
 
     wave.scheduler.take_off(land, "bulk copy")
 
 
-def _begin_read(path: Path, words: Array, kind: int, ins: Instruction, warps: Array | None = None) -> None:
-    """An agent of the warp reads words until the warp is told that its group is over."""
-    wave = path.wave
-    warps = path.flat_warps if warps is None else warps
-    agent = kind * wave.warps + warps // len(wave.ctas)
-    wave.shared.read_later(warps, words, agent, wave.async_clock[warps, kind], ins)
+def _begin_read(wave: Wave, lane: Array, first: int, size: int, ins: Instruction) -> None:
+    """An agent of the warp reads bytes until the warp is told that its group of bulk copies is over."""
+    warps = wave.flat_warp[lane]
+    agent = BULK * wave.warps + warps // len(wave.ctas)
+    chunks = np.arange(first >> 4, (first + size) >> 4)
+    wave.shared.read_later(warps, chunks, agent << CLOCK_BITS | wave.async_clock[warps, BULK], ins)
 
 
 @handles("cp.async.bulk.shared::cluster", "cp.async.bulk.shared::cta", "cp.async.bulk.global")
@@ -176,23 +219,17 @@ def _bulk_copy(d: Decoder, ins: Instruction) -> Operation:
         a, b, count = addresses(path, to), addresses(path, source), path.pick(path.r["u32"][size])
         bars = _shared(addresses(path, barrier)) if barrier is not None else None
         for index in range(len(lanes)):
-            one, n = Path(wave, lanes[index : index + 1], 0, None), int(count[index])
+            lane, n = lanes[index : index + 1], int(count[index])
             if n % 16:
                 raise DiagnosisError(MISALIGNED, f"a bulk copy of {n} bytes: no multiple of 16", ins.place)
             inner, outer = (a, b) if load else (b, a)
-            near = wave.shared.locate(one, _shared(inner[index : index + 1]), n, ins, align=16)[0]
-            far = wave.memory.locate(one, outer[index : index + 1], n, ins, align=16)[0]
-            words = words_of(np.array([near]), n)
+            near = int(wave.shared.locate(path, _shared(inner[index : index + 1]), n, ins, lanes=lane, align=16)[0])
+            far = int(wave.memory.locate(path, outer[index : index + 1], n, ins, align=16)[0])
             if bars is None:
-                _begin_read(one, words, BULK, ins)
+                _begin_read(wave, lane, near, n, ins)
                 wave.memory.put(1, 1, np.arange(far, far + n), wave.shared.bytes[near : near + n, None])
-                continue
-            data = wave.memory.bytes[far : far + n].copy()
-
-            def fill(near: int = near, n: int = n, data: Array = data) -> None:
-                wave.shared.bytes[near : near + n] = data
-
-            _fill_later(one, words, fill, int(bars[index]), n, ins)
+            else:
+                _fill_later(wave, lane, near, wave.memory.bytes[far : far + n].copy(), int(bars[index]), ins)
 
     return run
 
@@ -229,9 +266,34 @@ def _wait_bulk(d: Decoder, ins: Instruction) -> Operation:
 # ── wgmma ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@handles("wgmma.fence", "setmaxnreg")
+@handles("setmaxnreg")
 def _nothing(d: Decoder, ins: Instruction) -> Operation:
     return lambda path: together(path, ins)
+
+
+def _warpgroups(path: Path, ins: Instruction) -> WaitEach:
+    """The four warps of each warpgroup meet."""
+    numbers = WARPGROUP - path.pick(path.wave.warp[path.start : path.stop]) // 4
+    waits = []
+    for number, which in by_value(numbers):
+        part = Path(path.wave, path.lanes()[which], 0, None)
+        threads = np.full(len(part.lanes()), 4 * WARP)
+        waits.append((part.lanes(), path.wave.barriers.sync(part, number, threads, ins, wait=True)))
+    return WaitEach(path, waits)
+
+
+@blocks("wgmma.fence")
+def _begin_mma(d: Decoder, ins: Instruction) -> Blocking:
+    """SASS has it as WARPGROUP.ARRIVE: an MMA is one of all four warps, and begins when they have come.
+
+    Kernels rely on it: what each warp waited for (its own cp.async, say) all four may multiply, with no other barrier.
+    """
+
+    def run(path: Path) -> WaitEach:
+        together(path, ins)
+        return _warpgroups(path, ins)
+
+    return run
 
 
 @handles("wgmma.commit_group")
@@ -239,9 +301,17 @@ def _commit_mma(d: Decoder, ins: Instruction) -> Operation:
     return _next_group(TENSOR)
 
 
-@handles("wgmma.wait_group")
-def _wait_mma(d: Decoder, ins: Instruction) -> Operation:
-    return _told_of_groups(TENSOR, d.number(ins.operands[0]))
+@blocks("wgmma.wait_group")
+def _wait_mma(d: Decoder, ins: Instruction) -> Blocking:
+    """An MMA is over for all four warps at once: what it read may be overwritten by any of them."""
+    told = _told_of_groups(TENSOR, d.number(ins.operands[0]))
+
+    def run(path: Path) -> WaitEach:
+        together(path, ins)
+        told(path)
+        return _warpgroups(path, ins)
+
+    return run
 
 
 @handles("wgmma.mma_async")
@@ -273,24 +343,23 @@ def _wgmma(d: Decoder, ins: Instruction) -> Operation:
     def values(halves: Array) -> Array:
         return from_brain(halves) if least == -126 else halves.view(np.float16).astype(np.float32)
 
-    def operand(path: Path, bits: Array, rows: int, first: Array, across: int, count: int) -> Array:
-        """[warp, rows, 16] of a descriptor; each warp from row `first` on, as float32."""
-        wave = path.wave
-        result = np.empty((len(bits), count, 16), np.float32)
-        warps = path.lanes()[::WARP] // WARP
-        cells = wave.shared.bytes.view(np.uint16)
-        for value in np.unique(bits):
-            mine = np.flatnonzero(bits == value)
-            where = addresses_of(wgmma_descriptor(int(value), ins), rows, 16, bool(across), ins)
-            for start in np.unique(first[mine]):
-                its = mine[first[mine] == start]
-                part = where[start : start + count].reshape(-1)
-                one = Path(wave, path.lanes()[::WARP][its[:1]], 0, None)
-                wave.shared.locate(one, np.array([part.min(), part.max()])[:1], HALF, ins)
-                base = wave.flat_warp[warps[its] * WARP] % len(wave.ctas) * wave.shared.size
-                offset = base[:, None] + part[None, :]
-                _begin_read(path, np.unique(part >> 2)[None, :] + (base >> 2)[:, None], TENSOR, ins, warps[its])
-                result[its] = values(cells[offset // HALF]).reshape(len(its), count, 16)
+    def operand(path: Path, bits: Array, rows: int, across: int, mine: Array | None = None) -> Array:
+        """[warp, rows, 16] of each warp's descriptor in float32, of the 16 rows from `mine` on where that is given."""
+        wave, warps = path.wave, path.lanes()[::WARP] // WARP
+        ctas = warps % len(wave.ctas)
+        stamp = (TENSOR * wave.warps + warps // len(wave.ctas)) << CLOCK_BITS | wave.async_clock[warps, TENSOR]
+        result = np.empty((len(bits), rows if mine is None else 16, 16), np.float32)
+        memory, base = wave.shared.view(HALF, 8), ctas * (wave.shared.size >> 4)
+        for value, its in by_value(bits):
+            place = footprint(wgmma_descriptor(value, ins), rows, 16, bool(across))
+            within(path, place, ins)
+            its = np.arange(len(bits))[its]
+            chunks = (base[its, None] + place.chunks.reshape(-1)).reshape(len(its), -1)
+            wave.shared.read_later(warps[its, None], chunks, stamp[its, None], ins)
+            for cta in np.unique(ctas[its]):
+                one = place.gather(memory, np.array([cta * (wave.shared.size >> 4)]), least == -126)[0]
+                for warp in its[ctas[its] == cta]:
+                    result[warp] = one if mine is None else one[mine[warp] : mine[warp] + 16]
         return result
 
     def run(path: Path) -> None:
@@ -301,8 +370,7 @@ def _wgmma(d: Decoder, ins: Instruction) -> Operation:
             raise NotEmulatedError(f"{ins.opcode} by a part of the lanes that run together", ins.place)
         warps = len(lanes) // WARP
         member = wave.warp[lanes[::WARP]] % 4
-        zero = np.zeros(warps, np.int64)
-        b = operand(path, path.r["u64"][right][::WARP], n, zero, across_b, n)
+        b = operand(path, path.r["u64"][right][::WARP], n, across_b)
         if from_registers:
             a: Array = np.empty((warps, 2, 8, 2, 4, 2), np.float32)
             for index, row in enumerate(fragment):
@@ -311,7 +379,7 @@ def _wgmma(d: Decoder, ins: Instruction) -> Operation:
                 )
             a = a.reshape(warps, 16, 16)
         else:
-            a = operand(path, path.r["u64"][left][::WARP], 64, member * 16, across_a, 16)
+            a = operand(path, path.r["u64"][left][::WARP], 64, across_a, member * 16)
         keep = (path.r[keep_kind][scale] != 0)[::WARP]
         before = np.stack([r[out] for out in outs]).view(np.float32 if single else np.float16)
         lines = (

@@ -61,11 +61,12 @@ def positive(x: Array) -> Array:
 
 def fused_double(a: Array, b: Array, c: Array) -> Array:
     """a·b + c in float64, by rational numbers where that matters: attention kernels hardly use it."""
-    near = a * b + c
+    near: Array = a * b + c
+    a, b, c = np.broadcast_arrays(a, b, c)
     for at in np.flatnonzero(np.isfinite(near) & np.isfinite(a) & np.isfinite(b) & np.isfinite(c)):
-        exact = Fraction(float(a[at])) * Fraction(float(b[at])) + Fraction(float(c[at]))
+        exact = Fraction(float(a.flat[at])) * Fraction(float(b.flat[at])) + Fraction(float(c.flat[at]))
         if exact:
-            near[at] = float(exact)
+            near.flat[at] = float(exact)
     return near
 
 

@@ -108,7 +108,10 @@ class Scheduler:
     def _go_on(self, path: Path, blocks: int = 1 << 30) -> bool:
         """Run a path for a while, if it can. Says whether it could."""
         if path.wait is not None:
+            if path.asked == self.moved:
+                return False
             if not path.wait.ready(path).all():
+                path.asked = self.moved
                 return False
             self._resume(path)
         program, wave = self.wave.program, self.wave
@@ -119,7 +122,6 @@ class Scheduler:
             if wave.executed > INSTRUCTION_LIMIT:
                 last = program.kernel.instructions[block.stop - 1]
                 raise DiagnosisError(DEADLOCK, f"still running after {wave.executed:,} warp-instructions", last.place)
-            path.cache.clear()
             if self.traced is not None:
                 for index in range(block.first, block.stop):
                     self.traced(path, program.kernel.instructions[index])

@@ -42,12 +42,24 @@ class Views(dict[str, list[Array]]):
 
     def __init__(self, registers: dict[int, Array], start: int, stop: int) -> None:
         super().__init__()
-        self._registers, self._slice = registers, slice(start, stop)
+        self._slice = slice(start, stop)
+        self.tables: dict[str, Array] = _Tables(registers, self._slice)
+        """The same as two dimensions, [row, lane]."""
 
     def __missing__(self, kind: str) -> list[Array]:
-        rows = list(self._registers[bits_of(kind)].view(DTYPES[kind])[:, self._slice])
+        rows = list(self.tables[kind])
         self[kind] = rows
         return rows
+
+
+class _Tables(dict[str, Array]):
+    def __init__(self, registers: dict[int, Array], part: slice) -> None:
+        super().__init__()
+        self._registers, self._slice = registers, part
+
+    def __missing__(self, kind: str) -> Array:
+        self[kind] = self._registers[bits_of(kind)].view(DTYPES[kind])[:, self._slice]
+        return self[kind]
 
 
 class Wave:
@@ -55,8 +67,9 @@ class Wave:
 
     def __init__(
         self, program: Program, ctas: Sequence[tuple[int, int, int]], grid: tuple[int, int, int],
-        block: tuple[int, int, int], memory: Global, smem: int,
+        block: tuple[int, int, int], memory: Global, smem: int, before: Wave | None = None,
     ) -> None:  # fmt: skip
+        """A wave `before` that is over, of the same launch, gives its registers: new pages cost more than all of its math."""
         from faperf.emulator.barrier import Barriers
         from faperf.emulator.memory import Local, Shared
 
@@ -84,13 +97,17 @@ class Wave:
         self.extra: dict[str, Any] = {}
         self.executed = 0
         self._views: dict[tuple[int, int], Views] = {}
-        self.registers = {bits: np.zeros((rows, self.lanes), STORAGE[bits]) for bits, rows in program.rows.items()}
+        self.registers: dict[int, Array]
+        if before is not None and before.lanes == self.lanes:
+            self.registers, self._views = before.registers, before._views
+        else:
+            self.registers = {bits: np.zeros((rows, self.lanes), STORAGE[bits]) for bits, rows in program.rows.items()}
+            for (bits, row), value in program.constants.items():
+                self.registers[bits][row] = np.array(value, np.uint64).astype(STORAGE[bits])
         self._fill()
 
     def _fill(self) -> None:
-        """Constants and special registers have rows of their own."""
-        for (bits, row), value in self.program.constants.items():
-            self.registers[bits][row] = np.array(value, np.uint64).astype(STORAGE[bits])
+        """Special registers have rows of their own, as constants do."""
         place = np.array(self.ctas)[self.cta]
         tid, (bx, by, _) = self.tid, self.block
         one_hot = np.uint32(1) << (np.arange(self.lanes) % WARP).astype(np.uint32)
@@ -149,7 +166,7 @@ class Join:
 class Path:
     """Lanes `start` … `stop`-1 of a wave at block `pc`, those of `mask`; `r` are their registers."""
 
-    __slots__ = ("cache", "join", "mask", "pc", "r", "start", "stop", "wait", "warps", "wave")
+    __slots__ = ("asked", "join", "mask", "pc", "r", "start", "stop", "wait", "warps", "wave")
 
     def __init__(self, wave: Wave, lanes: Array, pc: int, join: Join | None) -> None:
         """`lanes` are flat and ascending."""
@@ -161,9 +178,12 @@ class Path:
         if len(lanes) < self.stop - self.start:
             self.mask = np.zeros(self.stop - self.start, bool)
             self.mask[lanes - self.start] = True
-        self.warps = len(np.unique(lanes // WARP))
+        self.warps = (self.stop - self.start) // WARP
+        if self.mask is not True:
+            self.warps = int(self.mask.reshape(-1, WARP).any(1).sum())
         self.wait: Wait | None = None
-        self.cache: dict[Any, Any] = {}
+        self.asked = -1
+        """How much had happened when the wait was last not over."""
 
     def lanes(self) -> Array:
         """The flat lanes that take part."""

@@ -8,12 +8,16 @@ predecessors.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from faperf.emulator.rounding import single
 from faperf.emulator.state import Array
 
 KEPT_BITS = 25
+THREADS_FROM = 1 << 18
+"""Multiply-adds of a product from which on it takes threads."""
 NONE = -(1 << 20)
 """The exponent of what is zero."""
 
@@ -31,10 +35,19 @@ def multiply(a: Array, b: Array, c: Array | None, to_half: bool, least: int, exa
     """
     if exact:
         return _aligned(a, b, c, to_half, least)
-    wide = np.float32 if least == -14 else np.float64
-    product = np.matmul(a.astype(wide, copy=False), np.swapaxes(b, -1, -2).astype(wide, copy=False))
+    wide: Any = np.float32 if least == -14 else np.float64
+    product = _by_one_thread(a.astype(wide, copy=False), np.swapaxes(b, -1, -2).astype(wide, copy=False))
     total = (product if c is None else product + c).astype(np.float32, copy=False)
     return total.astype(np.float16) if to_half else total
+
+
+def _by_one_thread(a: Array, b: Array) -> Array:
+    """a[…, m, k]·b[…, k, n] in pieces for which OpenBLAS starts no threads: on shared cores they cost more than they save."""
+    rows = max(1, THREADS_FROM // (b.shape[-2] * b.shape[-1]))
+    if rows >= a.shape[-2]:
+        whole: Array = np.matmul(a, b)
+        return whole
+    return np.concatenate([np.matmul(a[..., n : n + rows, :], b) for n in range(0, a.shape[-2], rows)], axis=-2)
 
 
 def _aligned(a: Array, b: Array, c: Array | None, to_half: bool, least: int) -> Array:

@@ -50,7 +50,7 @@ def sdpa(backend: str) -> Callable[[], tuple[Callable[..., Any], str]]:
 
         attend, chosen = torch.nn.functional.scaled_dot_product_attention, getattr(SDPBackend, backend)
 
-        def attention(Q: Any, K: Any, V: Any) -> Any:  # noqa: N803 (the operation's names)
+        def attention(Q: Any, K: Any, V: Any) -> Any:
             with sdpa_kernel(chosen):
                 return attend(Q.transpose(1, 2), K.transpose(1, 2), V.transpose(1, 2)).transpose(1, 2)
 

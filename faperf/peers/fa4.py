@@ -8,7 +8,7 @@ from faperf.peers import Peer
 def load():
     from flash_attn.cute import flash_attn_func
 
-    def attention(Q, K, V):  # noqa: N803
+    def attention(Q, K, V):
         result = flash_attn_func(Q, K, V)
         return result[0] if isinstance(result, tuple) else result
 

@@ -10,7 +10,7 @@ def load():
 
     compiled = torch.compile(flex_attention, dynamic=False)
 
-    def attention(Q, K, V):  # noqa: N803
+    def attention(Q, K, V):
         return compiled(Q.transpose(1, 2), K.transpose(1, 2), V.transpose(1, 2)).transpose(1, 2)
 
     return attention, f"Triton {triton.__version__}, torch {torch.__version__}"

@@ -16,10 +16,10 @@ from faperf.comparison import (
 )
 from faperf.judge import Finding, Severity, Verdict
 from faperf.manifest import Manifests, Version
-from faperf.metrics import Metrics
+from faperf.metrics import Metrics, Worth
 from faperf.record import Build, Entry, External, Interval, KernelFacts, Reported, ReportedLadder, Run, Timing
 from faperf.report.tables import NOTHING, as_json, table
-from faperf.report.worth import flat_warning, metrics_facts
+from faperf.report.worth import counter_facts, flat_warning, metrics_facts
 
 # ── the ladder ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -347,14 +347,13 @@ def show_text(
     findings: dict[str, list[Finding]],
     reported: tuple[ReportedLadder, Reported] | None,
     silicon: Silicon,
-    metrics: Mapping[tuple[str, str], Metrics],
-    timings: Mapping[str, Sequence[Timing]],
+    worth: Mapping[str, Worth],
     external: Sequence[External],
     style: str,
 ) -> str:
     """All that is known of one version: manifest, notes, static facts and measured figures by target, published figures.
 
-    `timings` are those of every workload, by target.
+    `worth` is by target.
     """
     if style == "json":
         targets = [
@@ -363,7 +362,7 @@ def show_text(
                 "build": build,
                 "findings": findings.get(entry.target, []),
                 "measured": silicon.get((entry.version, entry.target)),
-                "metrics": metrics.get((entry.version, entry.target)),
+                "worth": worth.get(entry.target),
             }
             for entry, build in found
         ]
@@ -388,8 +387,10 @@ def show_text(
         if entry.emulated:
             parts.append(f"Emulated: {entry.emulated}")
         if measured := silicon.get((entry.version, entry.target)):
-            parts += _measured_facts(measured, metrics.get((entry.version, entry.target)), style)
-            parts += flat_warning(timings.get(entry.target, ()))
+            known = worth.get(entry.target, Worth())
+            parts += _measured_facts(measured, known.metrics, style)
+            parts += flat_warning(known.timings)
+            parts += [table(("counted", "value"), counter_facts(known.counters), style)] if known.counters else []
         lines = [*build.messages, *(_finding(finding) for finding in findings.get(entry.target, []))]
         if lines:
             parts.append("\n".join(f"- {line}" for line in lines))

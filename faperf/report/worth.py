@@ -93,6 +93,23 @@ def counters_text(rows: Sequence[Counted], style: str) -> str:
     return "\n\n".join([title, table(COUNTER_HEADERS, body, style), "\n".join(meanings)])
 
 
+def counter_facts(seen: Counters) -> list[tuple[str, str]]:
+    """The rows of `faperf show` for one counted launch."""
+    facts = [
+        ("tensor-core activity (TCA)", percent(seen.tensor_active)),
+        ("FLOPs by path", ", ".join(f"{path} {flops / 1e9:.2f} GFLOP" for path, flops in seen.path_flops.items())),
+        ("warps resident (achieved occupancy)", percent(seen.occupancy)),
+        (
+            "throughput of L2, DRAM, shared memory",
+            ", ".join(percent(s) or "–" for s in (seen.l2, seen.dram, seen.shared_pipe)),
+        ),
+        ("local memory", f"{seen.local_bytes / 2**20:.2f} MiB" if seen.local_bytes else ""),
+        ("warps waiting per issued instruction", ", ".join(stalls(seen))),
+        ("by", f"ncu {seen.ncu}, {seen.workload}, {seen.ms:.4f} ms in that launch"),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
 def stalls(seen: Counters, most: int = 3) -> list[str]:
     """The commonest reasons for which warps waited, in warps per issued instruction."""
     waits = {name: n for name, n in seen.stalls.items() if name not in ("selected", "not_selected")}
