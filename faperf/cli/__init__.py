@@ -9,7 +9,7 @@ import click
 
 from faperf import __version__
 from faperf.cli import bisect, calibrate, complete, emulate, exchange, explain, gate, report, run, tend, views
-from faperf.cli.screen import complain, guard_output, screen_options
+from faperf.cli.screen import annotate, complain, guard_output, screen_options
 from faperf.cli.shared import INTERRUPTED
 from faperf.errors import FaperfError
 
@@ -32,6 +32,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except FaperfError as error:
         complain(str(error))
+        annotate(error)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         complain(
