@@ -225,21 +225,6 @@ def test_a_version_that_did_not_build_keeps_its_row(manifests: Manifests) -> Non
     assert (rows["v2"].build, rows["v2"].findings) == (None, [])
 
 
-def test_a_parent_stands_before_its_children_whatever_they_are_called(bare: UserProject) -> None:
-    for name, parent in {
-        "h14": "v13",
-        "v12": None,
-        "v13": "v12",
-        "h2": "h14",
-        "a1": "h14",
-        "z1": "z2",
-        "z2": "z1",
-    }.items():
-        bare.version(name, parent)
-    rows = ladder("sm_90a", load_manifests(bare.project), None, {}, [], LIMITS)
-    assert [row.version for row in rows] == ["v12", "v13", "h14", "a1", "h2", "z2", "z1"]
-
-
 def test_a_target_has_its_own_ladder(manifests: Manifests) -> None:
     assert climb(manifests, None, target="sm_103a") == {}
 
