@@ -1,8 +1,7 @@
-"""Writes the ladders that faperf prints into README.md, between their markers: `make readme`."""
+"""Writes the ladders of the records in history/ into README.md, between their markers: `make readme`."""
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
@@ -10,29 +9,26 @@ import tempfile
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
-MEASURED_COMMIT = "6c4857afe74c"
+RECORDED = {"ladder": ("sm_103a", "COMMIT103"), "ladder-h200": ("sm_90a", "0b5df3a64706")}
+"""Of each ladder the target, and the commit whose records it shows."""
 
 
-def faperf(project: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "faperf", "-C", str(project), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def static_ladder(project: Path) -> str:
-    """The ladder of the default target, compiled now, less the lines that name this machine and commit."""
-    faperf(project, "run", "--no-gpu")
-    return faperf(project, "ladder", "--format", "markdown").partition("\n\nStatic facts")[0] + "\n"
-
-
-def measured_ladder(project: Path) -> str:
-    """The ladder on an H200, from the records in history/: in a clone, so that this machine's own records do not show."""
+def recorded_ladder(target: str, commit: str, style: str) -> str:
+    """A ladder as `faperf ladder` prints it, in a clone: records of this machine do not show in it."""
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "clone"
-        subprocess.run(["git", "clone", "--quiet", "--shared", str(project), str(clone)], check=True)
-        shutil.copytree(project / "history", clone / "history", dirs_exist_ok=True)
-        text = faperf(clone, "ladder", "--target", "sm_90a", "--commit", MEASURED_COMMIT, "--format", "markdown")
-    measured = re.search(r"^Measured on .*$", text, re.MULTILINE)
-    return text.partition("\n\nStatic facts")[0] + f"\n\n{measured[0] if measured else ''}\n"
+        subprocess.run(["git", "clone", "--quiet", "--shared", str(REPOSITORY), str(clone)], check=True)
+        shutil.copytree(REPOSITORY / "history", clone / "history", dirs_exist_ok=True)
+        command = ["ladder", "--target", target, "--commit", commit, "--format", style]
+        faperf = [sys.executable, "-m", "faperf", "-C", str(clone), *command]
+        return subprocess.run(faperf, check=True, capture_output=True, text=True).stdout
+
+
+def shown(name: str) -> str:
+    """The table, what is flagged, and how it was measured or emulated."""
+    ladder, _, notes = recorded_ladder(*RECORDED[name], "markdown").partition("\n\nStatic facts")
+    how = [line for line in notes.splitlines() if line.startswith(("Measured on", "Emulated:"))]
+    return "\n\n".join([ladder, *how]) + "\n"
 
 
 def markers(name: str) -> tuple[str, str]:
@@ -47,9 +43,9 @@ def block(readme: str, name: str) -> str:
 def main() -> None:
     path = REPOSITORY / "README.md"
     text = path.read_text(encoding="utf-8")
-    for name, ladder in (("ladder", static_ladder), ("ladder-h200", measured_ladder)):
+    for name in RECORDED:
         begin, end = markers(name)
-        text = text.replace(begin + block(text, name) + end, begin + ladder(REPOSITORY) + end)
+        text = text.replace(begin + block(text, name) + end, begin + shown(name) + end)
     path.write_text(text, encoding="utf-8")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from faperf import judge, manifest, record
 from faperf.cli import cli
 from faperf.toolchain import Toolchain
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, cli_in
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 
@@ -136,20 +137,32 @@ def readme_ladder() -> ModuleType:
     return script
 
 
+@pytest.mark.parametrize("name", ["ladder", "ladder-h200"])
+def test_the_ladders_of_the_readme_are_what_the_records_say(readme_ladder: ModuleType, name: str) -> None:
+    _, commit = readme_ladder.RECORDED[name]
+    there = ["git", "cat-file", "-e", f"{commit}^{{commit}}"]
+    if subprocess.run(there, cwd=REPOSITORY, capture_output=True).returncode:
+        pytest.skip("the commit that was recorded is not in this clone")
+    assert readme_ladder.block(README, name) == readme_ladder.shown(name), "make readme"
+
+
 @pytest.mark.compile
-def test_the_ladder_of_the_readme_is_what_the_tool_prints(
+def test_the_kernels_of_the_ladders_are_the_ones_that_were_recorded(
     toolchain: Toolchain, tmp_path: Path, readme_ladder: ModuleType
 ) -> None:
+    """Compiled now, each runs the code that the ladder is about."""
     if toolchain.identity.nvcc != "13.0.88":
-        pytest.skip(f"README's ladder was printed with nvcc 13.0.88; this is {toolchain.identity.nvcc}")
-    for name in ("kernels", "manifests", "history", "pyproject.toml"):
+        pytest.skip(f"the ladders were recorded with nvcc 13.0.88; this is {toolchain.identity.nvcc}")
+    for name in ("kernels", "manifests", "pyproject.toml"):
         copy = shutil.copytree if (REPOSITORY / name).is_dir() else shutil.copy
         copy(REPOSITORY / name, tmp_path / name)
-    assert readme_ladder.block(README, "ladder") == readme_ladder.static_ladder(tmp_path), "make readme"
 
+    def code(ladder: str) -> dict[str, str]:
+        return {row["version"]: row["build"]["code"] for row in json.loads(ladder)["rows"] if row["build"]}
 
-def test_the_measured_ladder_of_the_readme_is_what_the_records_say(readme_ladder: ModuleType) -> None:
-    commit = ["git", "cat-file", "-e", f"{readme_ladder.MEASURED_COMMIT}^{{commit}}"]
-    if subprocess.run(commit, cwd=REPOSITORY, capture_output=True).returncode:
-        pytest.skip("the commit that was measured is not in this clone")
-    assert readme_ladder.block(README, "ladder-h200") == readme_ladder.measured_ladder(REPOSITORY), "make readme"
+    faperf = cli_in(tmp_path)
+    assert faperf("run", "--no-gpu").exit_code == 0
+    for target, commit in readme_ladder.RECORDED.values():
+        now = code(faperf("ladder", "--target", target, "--format", "json").stdout)
+        assert len(now) > 10
+        assert code(readme_ladder.recorded_ladder(target, commit, "json")) == now
