@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import json
 import math
 from dataclasses import dataclass
