@@ -13,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-$(TOOLS)
 
-.PHONY: run test check bench gpu-test readme setup clean
+.PHONY: run test test-external check bench gpu-test readme setup clean
 
 run: $(READY)
 	$(BIN)/faperf run
@@ -29,6 +29,11 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m pytest benchmarks
+
+# Programs of NVIDIA's CUTLASS on the emulator: the first time each is compiled, a minute or more of one core.
+test-external: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[external]'
+	FAPERF_EXTERNAL_TESTS=1 $(BIN)/python -m pytest -rs tests/test_external.py
 
 gpu-test: $(READY)
 	$(BIN)/python -m pytest tests/gpu -m gpu -rs

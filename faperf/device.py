@@ -128,6 +128,8 @@ FAULTS = {
     "INVALID_VALUE": "launch refused",
     "InvalidValue": "launch refused",
     "InvalidConfiguration": "launch refused",
+    "INVALID_CLUSTER_SIZE": "launch refused",
+    "InvalidClusterSize": "launch refused",
     "NO_BINARY_FOR_GPU": "cubin of another architecture",
     "INVALID_IMAGE": "cubin of another architecture",
     "NOT_FOUND": "no such kernel",

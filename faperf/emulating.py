@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from faperf.emulator.ptx import Module, parse
 from faperf.history import write_atomically
 from faperf.launch import ResolvedLaunch, launch_digest
 from faperf.manifest import Version, Workload
-from faperf.operations import Operation, tensors_of
+from faperf.operations import Operation, Operations, Place, find_operation, tensors_of
 from faperf.record import Check
 from faperf.resolve import resolve
 from faperf.verify import POISON, checked
@@ -81,21 +83,65 @@ def subject_of(version: Version, build: str, ptx: str, workload: Workload) -> Su
     )
 
 
-def verify(
-    operation: Operation, version: Version, build: str, ptx: str, first: Workload, kept: Path
-) -> Iterator[Verdict]:
-    """`faperf run`: the small workloads of a version, until something is wrong or cannot be emulated.
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be verified of one build: what in which order, until something is wrong or cannot be emulated.
 
-    The larger one on every distribution, and in every schedule.
+    `place` is that of a project's own operation. Verdicts are kept in the directory `kept`.
     """
-    emulation = Emulation(operation)
+
+    operation: str
+    place: Place | None
+    plan: list[tuple[Subject, str, str]]
+    kept: Path
+
+
+def asked(operations: Operations, version: Version, build: str, ptx: str, first: Workload, kept: Path) -> Ask:
+    """What `faperf run` verifies: the small workloads of a version, the larger one on every distribution and schedule.
+
+    Raises ManifestError where a launch's arithmetic does not work out.
+    """
+    name = version.operation.name
+    distributions = operations[name].distributions
     *smaller, largest = (subject_of(version, build, ptx, workload) for workload in small_workloads(version, first))
-    hard = operation.distributions[min(1, len(operation.distributions) - 1)]
-    plan = [(subject, operation.distributions[0], LOCKSTEP) for subject in smaller]
-    plan += [(largest, distribution, LOCKSTEP) for distribution in operation.distributions]
+    hard = distributions[min(1, len(distributions) - 1)]
+    plan = [(subject, distributions[0], LOCKSTEP) for subject in smaller]
+    plan += [(largest, distribution, LOCKSTEP) for distribution in distributions]
     plan += [(largest, hard, LAZY), (largest, hard, RANDOM)]
-    for subject, distribution, schedule in plan:
-        verdict = emulation.verdict(subject, distribution, schedule, kept)
+    return Ask(operation=name, place=operations.places.get(name), plan=plan, kept=kept)
+
+
+def answer(ask: Ask) -> list[Verdict]:
+    """Emulates what is not known."""
+    emulation = Emulation(find_operation(ask.operation, ask.place))
+    return list(_until_wrong(emulation.verdict(*each, ask.kept) for each in ask.plan))
+
+
+def answers(asks: Sequence[Ask], jobs: int) -> Iterator[list[Verdict]]:
+    """The answer to each, in order. `jobs` processes emulate at a time, the largest builds first, where several are to be."""
+    known = [_known(ask) for ask in asks]
+    anew = [number for number, found in enumerate(known) if found is None]
+    if min(jobs, len(anew)) < 2:
+        yield from (found or answer(ask) for found, ask in zip(known, asks, strict=True))
+        return
+    pool = ProcessPoolExecutor(min(jobs, len(anew)), get_context("spawn"))
+    try:
+        largest_first = sorted(anew, key=lambda number: -math.prod(asks[number].plan[-1][0].shape.values()))
+        futures = {number: pool.submit(answer, asks[number]) for number in largest_first}
+        for number, found in enumerate(known):
+            yield futures[number].result() if found is None else found
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _known(ask: Ask) -> list[Verdict] | None:
+    """The answer, if all of it was kept."""
+    emulation, missing = Emulation(find_operation(ask.operation, ask.place)), Verdict()
+    found = list(_until_wrong(emulation.kept(*each, ask.kept) or missing for each in ask.plan))
+    return None if missing in found else found
+
+
+def _until_wrong(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
+    for verdict in verdicts:
         yield verdict
         if verdict.check is None or not verdict.check.ok:
             return
@@ -113,21 +159,31 @@ class Emulation:
 
     def verdict(self, subject: Subject, distribution: str, schedule: str, kept: Path) -> Verdict:
         """A check as it was kept in the directory `kept`, or made now."""
-        parts = (subject.ptx, subject.launches, subject.shape, subject.layout, subject.ratio_to_fp16, subject.bound)
-        doing = (self.operation.name, self.operation.version, distribution, self.seed, schedule, VERSION)
-        path = kept / f"{hashlib.sha256(msgspec.json.encode((parts, doing))).hexdigest()[:24]}.json"
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            verdict = msgspec.json.decode(path.read_bytes(), type=Verdict)
-            if verdict.check is None:
-                return Verdict(refused=verdict.refused, known=True)
-            own = record.replace(verdict.check, build=subject.build, workload=subject.workload)
-            return Verdict(own, known=True)
+        known = self.kept(subject, distribution, schedule, kept)
+        if known is not None:
+            return known
         try:
             verdict = Verdict(self.check(subject, distribution, schedule))
         except NotEmulatedError as error:
             verdict = Verdict(refused=str(error))
-        write_atomically(path, msgspec.json.encode(verdict))
+        write_atomically(self._place(subject, distribution, schedule, kept), msgspec.json.encode(verdict))
         return verdict
+
+    def kept(self, subject: Subject, distribution: str, schedule: str, kept: Path) -> Verdict | None:
+        """A check from an earlier emulation, if there was one."""
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            content = self._place(subject, distribution, schedule, kept).read_bytes()
+            verdict = msgspec.json.decode(content, type=Verdict)
+            if verdict.check is None:
+                return Verdict(refused=verdict.refused, known=True)
+            own = record.replace(verdict.check, build=subject.build, workload=subject.workload)
+            return Verdict(own, known=True)
+        return None
+
+    def _place(self, subject: Subject, distribution: str, schedule: str, kept: Path) -> Path:
+        parts = (subject.ptx, subject.launches, subject.shape, subject.layout, subject.ratio_to_fp16, subject.bound)
+        doing = (self.operation.name, self.operation.version, distribution, self.seed, schedule, VERSION)
+        return kept / f"{hashlib.sha256(msgspec.json.encode((parts, doing))).hexdigest()[:24]}.json"
 
     def check(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -283,42 +284,39 @@ def emulate(
     found: Callable[[Check], None],
 ) -> None:
     """Verify on the CPU what `gpu` does not run, and enter what it comes to into the run. `found` gets each check."""
-    from faperf.emulating import verify  # numpy is for those who emulate
+    from faperf.emulating import Ask, answers, asked  # numpy is for those who emulate
 
     operations = load_operations(workshop.project)
     kept = workshop.project.make_state() / "emulated"
 
-    def chosen(entry: Entry) -> Version | None:
+    asks: list[tuple[Entry, Ask]] = []
+    for entry in outcome.run.entries:
         version = manifests.versions.get(entry.version)
         if version is None or (version, entry.target) not in steps or (gpu and gpu.runs(entry.target)):
-            return None
-        return version if entry.build and manifests.workloads_of(version) else None
-
-    workshop.progress.begin("emulating", sum(chosen(entry) is not None for entry in outcome.run.entries))
-    entries = []
-    for entry in outcome.run.entries:
-        version = chosen(entry)
-        if version is None or entry.build is None:
-            entries.append(entry)
             continue
-        workloads = manifests.workloads_of(version)
-        ptx = outcome.artifacts[entry.build].ptx.read_text(encoding="utf-8")
-        operation = operations[version.operation.name]
+        if entry.build and (workloads := manifests.workloads_of(version)):
+            ptx = outcome.artifacts[entry.build].ptx.read_text(encoding="utf-8")
+            asks.append((entry, asked(operations, version, entry.build, ptx, workloads[0], kept)))
+    workshop.progress.begin("emulating", len(asks))
+    emulated = {}
+    for (entry, _), verdicts in zip(asks, answers([ask for _, ask in asks], workshop.jobs), strict=True):
         said, errors, known = "right", {}, True
-        for verdict in verify(operation, version, entry.build, ptx, workloads[0], kept):
+        for verdict in verdicts:
             known = known and verdict.known
             if verdict.check is None:
                 said = f"not emulated: {verdict.refused}"
                 break
             found(verdict.check)
-            if verdict.check.relative_l2 is not None:  # it is the same in every schedule
-                errors[f"{verdict.check.distribution}, {verdict.check.workload}"] = verdict.check.relative_l2
+            error = verdict.check.relative_l2  # the same in every schedule
+            if error is not None and math.isfinite(error):
+                errors[f"{verdict.check.distribution}, {verdict.check.workload}"] = error
             if not verdict.check.ok:
                 said = f"WRONG on {verdict.check.distribution}, {verdict.check.workload}: {verdict.check.failure}"
                 outcome.wrong = True
         words = said if verdict.check is None else f"{said} (emulated)"
         workshop.progress.step(f"{entry.version} for {entry.target}: {words}", known and said == "right")
-        entries.append(record.replace(entry, emulated=said, emulated_errors=errors))
+        emulated[entry.version, entry.target] = record.replace(entry, emulated=said, emulated_errors=errors)
+    entries = [emulated.get((entry.version, entry.target), entry) for entry in outcome.run.entries]
     outcome.run = record.replace(outcome.run, entries=entries)
 
 

@@ -85,6 +85,7 @@ def run_peers(
             lambda side, each: found.append((side, each)),
             workshop.progress.say,
             worker,
+            progress=workshop.progress,
         )
     activity, refused = _activity(workshop, job, found, gpu, modules) if counted else ({}, None)
     results = _results(job, found, activity)

@@ -19,7 +19,7 @@ constexpr int D = 128, BR = 64, BC = 64;          // head dim, query rows a CTA,
 constexpr int THREADS = 128;
 constexpr int CHUNKS = D * 2 / 16;                // 16-byte chunks a row
 constexpr uint32_t ROW_BYTES = D * 2, TILE_BYTES = BC * ROW_BYTES;
-constexpr uint32_t HALF_BYTES = TILE_BYTES / 2;   // a tile is two boxes of 64 columns, rows of 128 bytes, swizzled by TMA
+constexpr uint32_t HALF_BYTES = TILE_BYTES / 2;   // a tile is two boxes of 64 columns, swizzled by TMA
 constexpr float SCALE_LOG2 = 1.4426950408889634f * 0.08838834764831845f;  // log2(e) / sqrt(D): softmax in base 2
 
 static_assert(D == 128, "the scale and the fragment loops are written for D = 128");
@@ -136,7 +136,7 @@ attention_forward(const __grid_constant__ TensorMap q_map, const __grid_constant
     }
     __syncthreads();
     if (threadIdx.x == 0) load_tile(q_tile, &q_map, head, blockIdx.x * BR, batch, q_full);
-    const uint32_t v_lane = v_tile + lane % 16 * 128 + ((lane / 16 ^ lane % 8) << 4);  // row and chunk in an ldmatrix.x4
+    const uint32_t v_lane = v_tile + lane % 16 * 128 + ((lane / 16 ^ lane % 8) << 4);  // row and chunk, for ldmatrix
 
     float o[D / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {};
     mbarrier_wait(q_full, 0);

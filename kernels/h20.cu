@@ -50,8 +50,8 @@ __device__ __forceinline__ void compute_qk(float (&s)[BC / 8][4], uint32_t q_blo
     keep_in_place(s);
 }
 
-// Online softmax of one block, first half: the new maxima of this thread's two rows, and what O and l are rescaled by. m
-// is kept times SCALE_LOG2, so that an element costs one FFMA and half an ex2 later.
+// Online softmax of one block, first half: the new maxima of this thread's two rows, and what rescales O and l. m is
+// kept times SCALE_LOG2, so that an element costs one FFMA and half an ex2 later.
 __device__ __forceinline__ void raise(const float (&s)[BC / 8][4], float (&m)[2], uint32_t (&alpha)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -67,8 +67,8 @@ __device__ __forceinline__ void raise(const float (&s)[BC / 8][4], float (&m)[2]
     }
 }
 
-// Second half: P, packed into the A operand, whose layout the accumulator S has; l is this thread's share of the row sum,
-// even and odd columns apart.
+// Second half: P, packed into the A operand, whose layout the accumulator S has. l is this thread's share of the row
+// sum, even and odd columns apart.
 __device__ __forceinline__ void exponentials(uint32_t (&p)[BC / 16][4], const float (&s)[BC / 8][4],
                                              const float (&m)[2], const uint32_t (&alpha)[2], uint32_t (&l)[2]) {
     l[0] = mul_f16x2(l[0], alpha[0]);

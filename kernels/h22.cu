@@ -67,8 +67,8 @@ __device__ __forceinline__ void start_pv(float (&o)[D / 8][4], uint32_t (&p)[BC 
     wgmma_commit();
 }
 
-// Online softmax: the new maxima of this thread's two rows, what O is to be rescaled by, and S made P before rounding. m is
-// kept times SCALE_LOG2, so that an element costs one FFMA and one ex2; l is this thread's share of the row sum.
+// Online softmax: the new maxima of this thread's two rows, what rescales O, and S made P before rounding. m is kept
+// times SCALE_LOG2, so that an element costs one FFMA and one ex2; l is this thread's share of the row sum.
 __device__ __forceinline__ void softmax(float (&s)[BC / 8][4], float (&m)[2], float (&l)[2], float (&alpha)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

@@ -91,7 +91,7 @@ __device__ __forceinline__ void tma_load_4d(uint32_t dst, const TensorMap* map, 
 
 // ---- roles of warpgroups: sm_90a ----------------------------------------------------------------------------------
 
-// "setmaxnreg": a warpgroup gives registers back, or waits until it gets more. N is a multiple of 8; wants a cap at entry.
+// "setmaxnreg": a warpgroup gives registers back, or waits until it gets more; N a multiple of 8. Wants a cap at entry.
 template <int N>
 __device__ __forceinline__ void setmaxnreg_dec() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));

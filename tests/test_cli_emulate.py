@@ -47,6 +47,20 @@ def test_run_verifies_without_a_gpu_and_once(emulated: Cli, user: UserProject) -
     assert user.git("status", "--porcelain") == ""
 
 
+def test_several_are_emulated_at_a_time_and_say_the_same(emulated: Cli, user: UserProject) -> None:
+    user.edit("kernels/v12.cu", "cp_async_wait<2>();", "cp_async_wait<3>();")
+    said = []
+    for jobs in ("2", "1"):
+        assert emulated("run", "v12", "t1", "--jobs", jobs).exit_code == 5
+        run = History(user.project).newest_run(user.git("rev-parse", "HEAD"))
+        assert run is not None
+        said.append({(entry.version, entry.target): entry.emulated for entry in run.entries})
+        shutil.rmtree(user.root / ".faperf" / "emulated")
+    assert said[0] == said[1]
+    assert {*said[0]} == {("t1", "sm_90a"), ("v12", "sm_90a"), ("v12", "sm_103a")}
+    assert all(words and words.startswith("WRONG") for words in said[0].values())
+
+
 def test_wrong_in_emulation_is_wrong(emulated: Cli, user: UserProject) -> None:
     user.edit("kernels/v12.cu", "cp_async_wait<2>();", "cp_async_wait<3>();")
     answer = emulated("run", "v12", "--target", "sm_103a")

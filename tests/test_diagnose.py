@@ -149,6 +149,23 @@ def test_v15_takes_the_newer_path() -> None:
     assert named(why(real("v15"), real("v14")), "newer tensor path").effect is Effect.GAIN
 
 
+def test_h21_gives_the_copies_to_warps_of_their_own() -> None:
+    cause = named(why(real("h21"), real("h16")), "warp specialisation")
+    assert cause.effect is Effect.GAIN
+    assert "copies (cp.async, TMA) in the main loop 4 → 0, 6 elsewhere in the kernel" in cause.evidence
+    assert "CTA-wide barriers (BAR) in the main loop 1 → 0" in cause.evidence
+    assert "warp specialisation" not in names(why(real("h16"), real("h21")))
+
+
+def test_a_loop_for_another_warpgroup_is_no_work_done_twice() -> None:
+    """It has exponentials of its own: each warpgroup's code does its own rows."""
+    one = {"HGMMA": [0, 32], "MUFU": [0, 66]}
+    old = made(path="HGMMA", opcodes=one, main_loop={"HGMMA": 32, "MUFU": 66})
+    two = {name: [0, 2 * counts[1]] for name, counts in one.items()}
+    new = made(path="HGMMA", opcodes=two, main_loop={"HGMMA": 32, "MUFU": 66})
+    assert "matrix work done twice" not in names(why(new, old))
+
+
 def test_an_older_path_costs_most() -> None:
     first = why(real("v14"), real("v15")).causes[0]
     assert (first.name, first.effect) == ("older tensor path", Effect.COST)

@@ -160,7 +160,10 @@ def test_the_comment_has_the_verdict_first_and_the_whole_table_folded() -> None:
     assert "| v2 " in folded
     assert "git switch --detach aaaaaaaaaaaa\nfaperf gate --baseline bbbbbbbbbbbb" in folded
     assert 'faperf accept v1 --reason "…"' in folded
-    assert text.count("<details>") == text.count("</details>") == 2
+    assert text.count("<details>") == text.count("</details>") == 3
+    assert "- kernels/v1.cu:7: v1 for sm_90a: slower than the baseline" in folded
+    assert "spills 8 bytes" not in text  # it was there before
+    assert "since pinned" not in text  # nothing stands in that column
     assert lines[-1] == MARKER
 
 
@@ -192,13 +195,13 @@ def test_a_strangers_words_are_no_markup() -> None:
     assert "<strong>" not in outside
     assert "<h1>" not in outside
     assert outside.count("<h3>") == 1
-    assert outside.count("</details>") == html.count("<details>") == 2
+    assert outside.count("</details>") == html.count("<details>") == 3
     assert not re.search(r"@\w|#\w|\bwww\.|://", outside.replace("<!--", ""))
 
 
 def test_escaping_keeps_the_words() -> None:
-    assert rendered(escaped("a*b*c <d> [e](f) `g` & \\h | ~i~")) == (
-        "<p>a*b*c &lt;d&gt; [e](f) `g` &amp; \\h | ~i~</p>\n"
+    assert rendered(escaped("a*b*c <d> [e](f) `g` & \\h | ~i~ _j_ k_l __m")) == (
+        "<p>a*b*c &lt;d&gt; [e](f) `g` &amp; \\h | ~i~ _j_ k_l __m</p>\n"
     )
     assert fenced("a\n```\nb") == "````\na\n```\nb\n````"
 

@@ -1,10 +1,11 @@
-"""h14 to h22: right in the emulator, and compiled into what their heads say."""
+"""h14 to h23: right in the emulator, and compiled into what their heads say."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from faperf.build import Builder
 from faperf.emulating import Emulation
@@ -20,7 +21,7 @@ from tests.emulating import subject_of
 ATTENTION = BUILT_IN["attention_forward"]
 VERSIONS = [name for name in load_manifests(Project(REPOSITORY)).versions if name.startswith("h")]
 SPILLING = "h15"
-CONSUMERS_AND_PRODUCERS = {"h21", "h21-n128", "h22", "h22-d64"}
+CONSUMERS_AND_PRODUCERS = {"h21", "h21-n128", "h22", "h22-d64", "h23"}
 SUMS_IN_HALVES = {"h20", "h20-acc16"}
 
 pytestmark = pytest.mark.compile
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.compile
 @pytest.mark.parametrize("version", VERSIONS)
 def test_it_is_right_when_transfers_land_late(version: str, toolchain: Toolchain, shared_cache: Path) -> None:
     """Row maxima grow from tile to tile; where a ring of two has tiles of 128 keys there are three, so that it goes round."""
-    tall = 384 if version.startswith("h22") else 256
+    tall = 384 if version >= "h22" else 256
     shape = {"B": 1, "H": 1, "S": tall, "D": 64 if version.endswith("d64") else 128}
     subject = subject_of(version, "sm_90a", shape, toolchain, shared_cache)
     check = Emulation(ATTENTION).check(subject, "growing", "lazy")
@@ -37,6 +38,15 @@ def test_it_is_right_when_transfers_land_late(version: str, toolchain: Toolchain
     assert check.relative_l2 is not None
     assert check.baseline_l2 is not None
     assert (check.relative_l2 < 1.2 * check.baseline_l2) == (version not in SUMS_IN_HALVES)
+
+
+def test_a_persistent_cta_goes_on_to_the_next_query_tile(toolchain: Toolchain, shared_cache: Path) -> None:
+    """One CTA for four tiles of two heads, where the manifest would launch four."""
+    subject = subject_of("h23", "sm_90a", {"B": 1, "H": 2, "S": 256, "D": 128}, toolchain, shared_cache)
+    (launch,) = subject.launches
+    assert launch.grid == (4, 1, 1)
+    alone = replace(subject, launches=[replace(launch, grid=(1, 1, 1))])
+    assert Emulation(ATTENTION).check(alone, "growing", "lazy").failure is None
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +99,7 @@ def test_what_each_step_changes_in_the_main_loop(inspected: dict[str, Inspection
     assert products["h21"] == products["h20"] == 2 * (8 + 4)
     assert products["h22"] == 8 + 8
     assert products["h22-d64"] == 4 + 8
+    assert products["h23"] == 8 + (8 + 8) + 8  # a query tile: its first QK, the loop over keys, its last PV
     assert loops["h18"]["BSSY"] >= loops["h16"].get("BSSY", 0) + 4  # waits of one lane, which the warp goes around
     assert loops["h20"]["HFMA2"] == 2 * 32
     assert sum(kernel(inspected["h17"]).opcodes["HGMMA"]) == 2 * (8 + 8) + 2 * 8

@@ -73,39 +73,36 @@ def test_each_fact_is_a_test(products: UserProject) -> None:
 def test_failures_say_what_is_wrong_and_what_to_do(products: UserProject) -> None:
     products.edit("kernels/m1.cu", "k < K", "k < K - 1")
     products.edit("manifests/m1.yaml", "tile:", "budgets: {registers: 8}\ntile:")
-    answer = run_pytest(products.root, "--faperf", "-v", "--tb=short")
+    products.write("kernels/m2.cu", (products.root / "kernels/m1.cu").read_text().replace("K - 1", "nowhere"))
+    products.write("manifests/m2.yaml", (products.root / "manifests/m1.yaml").read_text().replace("m1", "m2"))
+    answer = run_pytest(products.root, "--faperf", "-v", "--tb=short", "-k", "m1 or compile")
     assert answer.exit_code == 1, answer.output
     found = outcomes(answer)
     assert found["m1.yaml::compile[sm_90a]"] == "PASSED"
     assert {found[f"m1.yaml::{what}[sm_90a]"] for what in ("budgets", "verify", "gate")} == {"FAILED"}
+    assert found["m2.yaml::compile[sm_90a]"] == "FAILED"
+    assert "m2.yaml::verify[sm_90a]" not in found
     assert "manifests/m1.yaml, budgets: " in answer.stdout
     assert "registers, over the budget of 8" in answer.stdout
     assert "m1 for sm_90a is wrong by emulator on uniform (M=8, N=128, K=48): relative L2 error" in answer.stdout
     assert "→ faperf emulate m1 --target sm_90a --distribution uniform --schedule lockstep --seed " in answer.stdout
     assert "m1 for sm_90a: WRONG" in answer.stdout
+    assert 'identifier "nowhere" is undefined' in answer.stdout
     assert "Traceback" not in answer.output
     assert "site-packages" not in answer.stdout.partition("short test summary")[0].partition("FAILURES")[2]
 
-    products.edit("kernels/m1.cu", "k < K - 1", "k < nowhere")
-    broken = run_pytest(products.root, "--faperf", "-x", "-k", "compile or verify")
-    assert broken.exit_code == 1
-    assert 'identifier "nowhere" is undefined' in broken.stdout
-    assert "1 failed, " in broken.stdout
-    assert "gate" not in broken.stdout
 
-
-@pytest.mark.compile
-def test_what_is_selected_alone_is_done(products: UserProject) -> None:
-    """-k, a file, a test's id, a target, and a manifest that cannot be read."""
-    one = run_pytest(products.root, "--faperf", "-v", "manifests/m1.yaml::compile[sm_90a]")
-    assert outcomes(one) == {"m1.yaml::compile[sm_90a]": "PASSED"}
-    assert not (products.root / ".faperf/gate.json").exists()
-    products.write("manifests/bad.yaml", "schema: 1\nid: bad\nnope: 1\n")
-    listed = run_pytest(products.root, "--faperf", "--collect-only", "-q", "manifests", "--faperf-target", "sm_80")
+def test_what_is_selected_alone_is_collected(bare: UserProject) -> None:
+    """By a target, by -k and -x; and a manifest that cannot be read is one test."""
+    bare.version("t1")
+    bare.write("manifests/bad.yaml", "schema: 1\nid: bad\nnope: 1\n")
+    listed = run_pytest(bare.root, "--faperf", "--collect-only", "-q", "manifests", "--faperf-target", "sm_80")
     assert listed.stdout.splitlines()[0] == "manifests/bad.yaml::manifest"
-    bad = run_pytest(products.root, "--faperf", "-k", "bad")
+    assert "t1" not in listed.stdout
+    bad = run_pytest(bare.root, "--faperf", "-x", "-k", "bad or verify")
     assert bad.exit_code == 1
     assert "manifests/bad.yaml:3" in bad.stdout
+    assert "1 failed, " in bad.stdout  # and with -x nothing after it
 
 
 @pytest.mark.compile
@@ -114,6 +111,7 @@ def test_xdist_does_nothing_twice(products: UserProject, toolchain: Toolchain, t
         "kernels/m2.cu", (products.root / "kernels/m1.cu").read_text().replace("float sum = 0", "float sum = 0.f")
     )
     products.write("manifests/m2.yaml", (products.root / "manifests/m1.yaml").read_text().replace("m1", "m2"))
+    products.edit("pyproject.toml", "[tool.faperf]\n", "[tool.faperf]\nemulate = false\n")
     (products.root / ".faperf/cache").unlink()
     count = 'case "$*" in *--dryrun*) ;; *--cubin*) echo x >> ' + f'"{tmp_path}/compiled" ;; esac'
     counting = script(tmp_path / "counting" / "nvcc", f'{count}\nexec {toolchain.nvcc} "$@"')
@@ -121,8 +119,10 @@ def test_xdist_does_nothing_twice(products: UserProject, toolchain: Toolchain, t
         products.root, "--faperf", "-v", "-n2", "-p", "no:benchmark", env={"FAPERF_NVCC": str(counting)}
     )
     assert answer.exit_code == 0, answer.output
-    assert set(outcomes(answer).values()) == {"PASSED"}
-    assert len(outcomes(answer)) == 7
+    found = outcomes(answer)
+    assert len(found) == 7
+    assert {name.partition("::")[2] for name, word in found.items() if word == "SKIPPED"} == {"verify[sm_90a]"}
+    assert "emulate is off" in answer.stdout
     assert (tmp_path / "compiled").read_text().split() == ["x", "x"]
     assert list((products.root / ".faperf/pytest").iterdir()) == []
 
@@ -134,11 +134,14 @@ def test_times_go_to_pytest_benchmark(user: UserProject, tmp_path: Path) -> None
     env["PYTHONPATH"] = f"{tmp_path / 'gpu/python'}:{env['PYTHONPATH']}"
     site = tmp_path / "gpu/python/sitecustomize.py"
     site.write_text(site.read_text().replace("{'run', ", "{'pytest', 'run', "))
+    user.version("t2", "t1", factor="7.0f")
     for ms in (1.0, 2.0):
-        fake_gpu.plan(tmp_path / "gpu", t1={"ms": ms})
+        fake_gpu.plan(tmp_path / "gpu", t1={"ms": ms}, t2={"wrong": "all of it"})
         answer = run_pytest(user.root, "--faperf", "-v", "--benchmark-save", "run", "-k", "verify or time", env=env)
-        assert answer.exit_code == 0, answer.output
-        assert outcomes(answer) == {"t1.yaml::verify[sm_90a]": "PASSED", "t1.yaml::time[t1-sm_90a-tiny]": "PASSED"}
+        found = outcomes(answer)
+        assert (found["t1.yaml::verify[sm_90a]"], found["t1.yaml::time[t1-sm_90a-tiny]"]) == ("PASSED", "PASSED")
+        assert (found["t2.yaml::verify[sm_90a]"], found["t2.yaml::time[t2-sm_90a-tiny]"]) == ("FAILED", "FAILED")
+        assert "what is wrong is not timed" in answer.stdout
     assert timed(tmp_path / "gpu") == ["t1@sm_90a"] * 2  # once a session, though two tests asked
     first, second = sorted((user.root / ".benchmarks").rglob("*.json"))
     (kept,) = json.loads(second.read_text())["benchmarks"]
@@ -148,11 +151,6 @@ def test_times_go_to_pytest_benchmark(user: UserProject, tmp_path: Path) -> None
     compared = subprocess.run(command, cwd=user.root, capture_output=True, text=True, check=True)
     assert compared.stdout.count("time[t1-sm_90a-tiny]") == 2
     assert "(2.00)" in compared.stdout
-
-    fake_gpu.plan(tmp_path / "gpu", t1={"wrong": "all of it"})
-    answer = run_pytest(user.root, "--faperf", "-v", "-k", "verify or time", env=env)
-    assert set(outcomes(answer).values()) == {"FAILED"}
-    assert "what is wrong is not timed" in answer.stdout
 
 
 def test_without_the_option_nothing_is_collected_and_nothing_is_loaded(bare: UserProject) -> None:

@@ -40,7 +40,7 @@ def nvcc_option(command: F) -> F:
 
 def jobs_option(command: F) -> F:
     return click.option(
-        "--jobs", "-j", type=click.IntRange(min=1), help="Builds at a time; as many as there are cores by default."
+        "--jobs", "-j", type=click.IntRange(min=1), help="Builds or emulations at a time; as many as cores by default."
     )(command)
 
 

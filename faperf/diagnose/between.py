@@ -18,18 +18,16 @@ def work_twice(new: Facts, old: Facts, limits: Thresholds) -> Iterator[Cause]:
     if not path or path_generation(new.kernel.path) != path_generation(old.kernel.path):
         return
     outside, before = _outside(new.kernel, path), _outside(old.kernel, path)
+    # A loop of tensor instructions with exponentials of its own may be the same code for another warpgroup.
+    scores_alone = outside > before and not _outside(new.kernel, "MUFU")
     done, did = _done(new), _done(old)
     counted = done is not None and done > 1.2 and (did is None or done > 1.2 * did)
-    if not (outside > before or counted):
+    if not (scores_alone or counted):
         return
     total, was = (sum(side.kernel.opcodes.get(path, [])) for side in (new, old))
-    evidence = (
-        [f"{path} {was} → {total}: {total - outside} in the main loop, {outside} in another"]
-        if outside > before
-        else []
-    )
-    exps = _outside(new.kernel, "MUFU")
-    if outside > before and not exps:
+    evidence = []
+    if scores_alone:
+        evidence.append(f"{path} {was} → {total}: {total - outside} in the main loop, {outside} in another")
         evidence.append(
             "that other loop has no MUFU: it computes scores and no probabilities, so QK is done there and again"
         )
@@ -44,11 +42,7 @@ def work_twice(new: Facts, old: Facts, limits: Thresholds) -> Iterator[Cause]:
         name="matrix work done twice",
         effect=Effect.COST,
         weight=0.9,
-        claim=(
-            "QK is computed twice"
-            if outside > before and not exps
-            else "a part of the matrix work is done more than once"
-        ),
+        claim="QK is computed twice" if scores_alone else "a part of the matrix work is done more than once",
         evidence=evidence,
         advice="Recomputing does not hide a wait. Keep one pass and rescale, or rescale only when the maximum grew.",
         places=new.where(
@@ -201,6 +195,33 @@ def _grown(new: Facts, old: Facts, *opcodes: str) -> Iterator[tuple[str, int, in
             yield name, before, now
 
 
+COPIES = ("LDGSTS", "UTMALDG")
+"""cp.async and TMA loads."""
+
+
+def specialised(new: Facts, old: Facts, limits: Thresholds) -> Iterator[Cause]:
+    """The copies left the main loop for warps of their own, or no CTA-wide barrier stands in it any more."""
+    inside, before = (sum(side.kernel.main_loop.get(name, 0) for name in COPIES) for side in (new, old))
+    there = sum(sum(new.kernel.opcodes.get(name, [])) for name in COPIES)
+    if not (before and not inside and there):
+        return
+    evidence = [f"copies (cp.async, TMA) in the main loop {before} → 0, {there} elsewhere in the kernel"]
+    bars = [side.kernel.main_loop.get("BAR", 0) for side in (old, new)]
+    evidence += [f"CTA-wide barriers (BAR) in the main loop {bars[0]} → {bars[1]}"] if bars[1] < bars[0] else []
+    registers = sum(new.kernel.opcodes.get("USETMAXREG", []))
+    evidence += [f"setmaxnreg × {registers}: warps have registers by their role"] if registers else []
+    yield Cause(
+        name="warp specialisation",
+        effect=Effect.GAIN,
+        weight=0.75,
+        claim="warps of their own do the copies, so the others need not wait for these together",
+        evidence=evidence,
+        places=new.where(
+            [line for line in new.lines if line.name in COPIES and not line.main], lambda n: f"{n} copies"
+        ),
+    )
+
+
 def gains(new: Facts, old: Facts, limits: Thresholds) -> Iterator[Cause]:
     """Spills that went, registers that were freed."""
     if new.spill_bytes < old.spill_bytes:
@@ -274,5 +295,17 @@ def _percent(log_ratio: float) -> str:
     return f"{100 * math.expm1(log_ratio):+.2f} %"
 
 
-COMPARING = (messages, toolchain, block_of_ld_red, work_twice, uniformity, path, ctas, accuracy, gains, clock)
+COMPARING = (
+    messages,
+    toolchain,
+    block_of_ld_red,
+    work_twice,
+    uniformity,
+    path,
+    ctas,
+    specialised,
+    accuracy,
+    gains,
+    clock,
+)
 """What is looked for between two sides; `rest` comes behind."""

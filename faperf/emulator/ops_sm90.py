@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from faperf.emulator import tensor_core
-from faperf.emulator.barrier import CtaWait, by_value
+from faperf.emulator.barrier import CtaWait, WaitEach, by_value
 from faperf.emulator.decode import PARAM_WINDOW, Blocking, Decoder, Operation, addresses, blocks, handles
 from faperf.emulator.fault import BAD_DESCRIPTOR, DIVERGENT, MISALIGNED, OUT_OF_BOUNDS, DiagnosisError, NotEmulatedError
 from faperf.emulator.matrix import HALF, footprint, swizzled, wgmma_descriptor
@@ -27,6 +27,8 @@ from faperf.emulator.state import BULK, TENSOR, WARP, Array, Path, Wave
 
 CLUSTER = -1
 """The cluster's barrier, among those of the CTA."""
+WARPGROUP = -2
+"""The first warpgroup's barrier; the others' follow below it."""
 
 
 @dataclass(frozen=True)
@@ -264,9 +266,34 @@ def _wait_bulk(d: Decoder, ins: Instruction) -> Operation:
 # ── wgmma ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@handles("wgmma.fence", "setmaxnreg")
+@handles("setmaxnreg")
 def _nothing(d: Decoder, ins: Instruction) -> Operation:
     return lambda path: together(path, ins)
+
+
+def _warpgroups(path: Path, ins: Instruction) -> WaitEach:
+    """The four warps of each warpgroup meet."""
+    numbers = WARPGROUP - path.pick(path.wave.warp[path.start : path.stop]) // 4
+    waits = []
+    for number, which in by_value(numbers):
+        part = Path(path.wave, path.lanes()[which], 0, None)
+        threads = np.full(len(part.lanes()), 4 * WARP)
+        waits.append((part.lanes(), path.wave.barriers.sync(part, number, threads, ins, wait=True)))
+    return WaitEach(path, waits)
+
+
+@blocks("wgmma.fence")
+def _begin_mma(d: Decoder, ins: Instruction) -> Blocking:
+    """SASS has it as WARPGROUP.ARRIVE: an MMA is one of all four warps, and begins when they have come.
+
+    Kernels rely on it: what each warp waited for (its own cp.async, say) all four may multiply, with no other barrier.
+    """
+
+    def run(path: Path) -> WaitEach:
+        together(path, ins)
+        return _warpgroups(path, ins)
+
+    return run
 
 
 @handles("wgmma.commit_group")
@@ -274,9 +301,17 @@ def _commit_mma(d: Decoder, ins: Instruction) -> Operation:
     return _next_group(TENSOR)
 
 
-@handles("wgmma.wait_group")
-def _wait_mma(d: Decoder, ins: Instruction) -> Operation:
-    return _told_of_groups(TENSOR, d.number(ins.operands[0]))
+@blocks("wgmma.wait_group")
+def _wait_mma(d: Decoder, ins: Instruction) -> Blocking:
+    """An MMA is over for all four warps at once: what it read may be overwritten by any of them."""
+    told = _told_of_groups(TENSOR, d.number(ins.operands[0]))
+
+    def run(path: Path) -> WaitEach:
+        together(path, ins)
+        told(path)
+        return _warpgroups(path, ins)
+
+    return run
 
 
 @handles("wgmma.mma_async")

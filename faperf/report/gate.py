@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from faperf.comparison import GateReport, GateRow
 from faperf.judge import Status, Verdict
+from faperf.report.actions import annotations_of
 from faperf.report.junit import gate_junit
 from faperf.report.sarif import gate_sarif
 from faperf.report.tables import as_json, plain, table
@@ -25,6 +26,7 @@ HEADLINES = {
 LONGEST_COMMENT = 60_000
 """Characters: GitHub takes 65,536 in a comment."""
 LONGEST_MESSAGE = 1_500
+MOST_PLACES = 20
 MARKER = "<!-- faperf gate -->"
 """By which a later comment finds the one that it replaces."""
 
@@ -50,7 +52,7 @@ def _table_text(report: GateReport) -> str:
 def escaped(text: str) -> str:
     """Text of a stranger as Markdown that says the same and does nothing: no markup, HTML, link, mention or reference."""
     text = re.sub(r"\s+", " ", plain(text)).strip()
-    return _unlinked(re.sub(r"([\\`*_\[\]<>&~$])", r"\\\1", text))
+    return _unlinked(re.sub(r"([\\`*\[\]<>&~$]|(?<!\w)_|_(?!\w))", r"\\\1", text))
 
 
 def _unlinked(text: str) -> str:
@@ -75,6 +77,7 @@ def gate_markdown(report: GateReport) -> str:
     parts += [
         _folded(f"{row.version} for {row.target}", [fenced(_shortened(row.error))]) for row in changed if row.error
     ]
+    parts += _places(report)
     parts.append(_folded("How to reproduce it, and how to accept it", [*_how(report)]))
     if len(report.rows) > len(changed):
         everything = _folded(f"All {len(report.rows)} rows", [_markdown_table(report.rows)])
@@ -87,7 +90,18 @@ def gate_markdown(report: GateReport) -> str:
 
 
 def _markdown_table(rows: Sequence[GateRow]) -> str:
-    return table(HEADERS, [_cells(row, escaped) for row in rows], "markdown")
+    """Without the columns in which nothing stands."""
+    content = [_cells(row, escaped) for row in rows]
+    used = [n for n in range(len(HEADERS)) if any(cells[n] for cells in content)]
+    return table([HEADERS[n] for n in used], [[cells[n] for n in used] for cells in content], "markdown")
+
+
+def _places(report: GateReport) -> list[str]:
+    """Where in the sources it is, as far as it is new."""
+    found = [annotation for annotation in annotations_of(report) if annotation.new and annotation.line]
+    lines = [f"- {escaped(f'{a.file}:{a.line}')}: {escaped(_shortened(a.text))}" for a in found[:MOST_PLACES]]
+    lines += [f"- and {len(found) - MOST_PLACES} more"] if len(found) > MOST_PLACES else []
+    return [_folded(f"Where in the sources ({len(found)})", ["\n".join(lines)])] if lines else []
 
 
 def _how(report: GateReport) -> list[str]:

@@ -1,18 +1,21 @@
 """Runs a program that was linked with `cudart.cpp`: memory, tensor maps and launches are the emulator's.
 
-    python -m tests.external.host PROGRAM.so KERNELS.ptx CAPABILITY [ARGUMENT…]
+    python -m tests.external.host [--copies DIR] [--break WHAT] PROGRAM.so KERNELS.ptx CAPABILITY [ARGUMENT…]
 
-Ends with the program's own exit code. A launch that repeats an earlier one over the same memory is not emulated again: timing
-loops launch a hundred times.
+Ends with the program's own exit code. `--copies` writes what goes to the device (N.sent) and comes back (N.fetched). `--break` is
+for negative controls: `scale` doubles the first matrix on the device, `swizzle` drops the swizzle of every tensor map. A launch
+that repeats an earlier one over the same memory is not emulated again: timing loops launch a hundred times.
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import hashlib
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +58,9 @@ class Callbacks(ctypes.Structure):
 class Host:
     """The device of one program."""
 
-    def __init__(self, ptx: str, capability: tuple[int, int]) -> None:
+    def __init__(self, ptx: str, capability: tuple[int, int], copies: Path | None = None, broken: str = "") -> None:
         self.device = Device(parse(ptx), {})
-        self.launches = 0
+        self.copies, self.broken, self.count = copies, broken, 0
         self._known: dict[bytes, bytes] = {}
         """Memory and launch → memory afterwards, by their hashes."""
         self.callbacks = Callbacks(
@@ -79,6 +82,14 @@ class Host:
         if kind not in (TO_DEVICE, TO_HOST, ON_DEVICE):
             kind = TO_DEVICE if to >= GLOBAL_BASE else TO_HOST
         ctypes.memmove(to + (0 if kind == TO_HOST else base), source + (0 if kind == TO_DEVICE else base), size)
+        if self.copies is not None and kind != ON_DEVICE:
+            content = ctypes.string_at(source if kind == TO_DEVICE else to, size)
+            name = f"{self.count:04}.{'sent' if kind == TO_DEVICE else 'fetched'}"
+            (self.copies / name).write_bytes(content)
+        if self.broken == "scale" and self.count == 0:
+            start = to - GLOBAL_BASE
+            memory[start : start + size].view(np.float16)[:] *= np.float16(2)
+        self.count += 1
         return 0
 
     def fill(self, to: int, value: int, size: int) -> int:
@@ -92,9 +103,9 @@ class Host:
     ) -> int:  # fmt: skip
         if interleave or any(steps[i] != 1 for i in range(rank)) or swizzle not in SWIZZLE:
             return _say(f"a tensor map with interleave {interleave}, swizzle {swizzle} or steps is not emulated")
-        unit = UNIT[kind]
+        unit, bytes_of = UNIT[kind], 0 if self.broken == "swizzle" else SWIZZLE[swizzle]
         tensor = TensorMap(
-            address, tuple(sizes[:rank]), (unit, *strides[: rank - 1]), tuple(box[:rank]), SWIZZLE[swizzle], unit
+            address, tuple(sizes[:rank]), (unit, *strides[: rank - 1]), tuple(box[:rank]), bytes_of, unit
         )
         ctypes.memmove(to, self.device.encode(tensor), 128)
         return 0
@@ -118,13 +129,15 @@ class Host:
             _say(
                 f"emulated {entry[:60]} {grid} x {block}, cluster {cluster}: {count:,} warp-instructions in {took:.2f} s"
             )
-            self.launches += 1
         except DiagnosisError as error:
             _say(f"{error.kind}: {error}")
             return 1
         except NotEmulatedError as error:
             _say(f"not emulated: {error}")
             return 1
+        except BaseException:  # the program would go on without it
+            traceback.print_exc()
+            os._exit(70)
         return 0
 
 
@@ -134,9 +147,17 @@ def _say(text: str) -> int:
 
 
 def main() -> int:
-    program, ptx, capability, *arguments = sys.argv[1:]
-    major, minor = (int(part) for part in capability.split("."))
-    host = Host(Path(ptx).read_text(encoding="utf-8"), (major, minor))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--copies", type=Path)
+    parser.add_argument("--break", dest="broken", choices=["scale", "swizzle"], default="")
+    parser.add_argument("program")
+    parser.add_argument("ptx", type=Path)
+    parser.add_argument("capability")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    given = parser.parse_args()
+    program, arguments = given.program, given.arguments
+    major, minor = (int(part) for part in given.capability.split("."))
+    host = Host(given.ptx.read_text(encoding="utf-8"), (major, minor), given.copies, given.broken)
     library = ctypes.CDLL(program, mode=os.RTLD_GLOBAL | os.RTLD_NOW)
     library.stand_in(ctypes.byref(host.callbacks))
     words = [program.encode(), *(argument.encode() for argument in arguments)]

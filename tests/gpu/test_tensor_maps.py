@@ -27,7 +27,7 @@ CHANGES = {
     "b-alone": (H14.replace(FIRST, IN_PAIRS), "", ""),
     "c-narrow-swizzle": (H14, Q_MAP, Q_MAP.replace("swizzle: 128", "swizzle: 64")),
     "c-three-dimensions": (H14, Q_MAP, Q_MAP.replace("[64, 1, 64, 1]", "[64, 1, 64]")),
-    "c-too-large-cluster": (H14, "    block: [128]", "    cluster: [1, 6]\n    block: [128]"),
+    "c-too-large-cluster": (H14, "    block: [128]", "    cluster: [8, 6]\n    block: [128]"),
 }
 """Source, and what becomes of h14's manifest: old, new."""
 
@@ -69,7 +69,7 @@ def test_without_its_cluster_the_same_kernel_writes_nothing(ran: Rogues) -> None
     [
         ("c-narrow-swizzle", "no tensor map of Q (CUDA_ERROR_INVALID_VALUE): box [64, 1, 64, 1] of [128, 3, 512, 2]"),
         ("c-three-dimensions", "tensor map of Q: a box of 3 dimensions for a tensor of 4"),
-        ("c-too-large-cluster", "CUDA_ERROR_"),
+        ("c-too-large-cluster", "CUDA_ERROR_INVALID_CLUSTER_SIZE"),
     ],
 )
 def test_what_the_driver_refuses_is_a_refused_launch(ran: Rogues, name: str, words: str) -> None:
