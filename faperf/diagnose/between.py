@@ -142,6 +142,51 @@ def path(new: Facts, old: Facts, limits: Thresholds) -> Iterator[Cause]:
             )
 
 
+def partly(new: Facts, old: Facts, limits: Thresholds) -> Iterator[Cause]:
+    """A part of the matrix work took a newer path while the oldest one stays; the copies took TMA."""
+    paths, before = (set(side.kernel.path.split("+")) - {""} for side in (new, old))
+    newest, was = (max((path_generation(name) for name in names), default=0) for names in (paths, before))
+    if newest > was > 0 and path_generation(new.kernel.path) == path_generation(old.kernel.path):
+        counts = {
+            name: [sum(side.kernel.opcodes.get(name, [])) for side in (old, new)] for name in sorted(paths | before)
+        }
+        yield Cause(
+            name="partly newer tensor path",
+            effect=Effect.GAIN,
+            weight=0.8,
+            claim="a part of the matrix products takes a newer path",
+            evidence=[f"{name} {a} → {b}" for name, (a, b) in counts.items()],
+        )
+    asynchronous, bulk = ([side.kernel.main_loop.get(name, 0) for side in (old, new)] for name in ("LDGSTS", "UTMALDG"))
+    if asynchronous[0] and not asynchronous[1] and bulk[1] > bulk[0]:
+        yield Cause(
+            name="copies by TMA",
+            effect=Effect.GAIN,
+            weight=0.5,
+            claim="one thread's TMA loads do what every thread's cp.async did, addresses included",
+            evidence=[f"LDGSTS in the main loop {asynchronous[0]} → 0, UTMALDG {bulk[0]} → {bulk[1]}"],
+        )
+
+
+def shared_traffic(new: Facts, old: Facts, limits: Thresholds) -> Iterator[Cause]:
+    """More loads and stores of shared memory in the main loop."""
+    counts = {
+        name: [side.kernel.main_loop.get(name, 0) for side in (old, new)] for name in ("LDS", "STS", "LDSM", "STSM")
+    }
+    before, now = (sum(pair[n] for pair in counts.values()) for n in (0, 1))
+    if now >= 2 * before and now - before >= 16:
+        lines = [line for line in new.lines if line.main and line.name in counts]
+        yield Cause(
+            name="more shared-memory traffic",
+            effect=Effect.COST,
+            weight=0.6,
+            claim="the main loop reads and writes more of shared memory",
+            evidence=[f"{name} in the main loop {a} → {b}" for name, (a, b) in counts.items() if a != b],
+            advice="Keep what every tile touches in registers or tensor memory, or touch it less often.",
+            places=new.where(lines, lambda n: f"{n} shared-memory instructions"),
+        )
+
+
 def ctas(new: Facts, old: Facts, limits: Thresholds) -> Iterator[Cause]:
     for finding in compare_static(old.build, old.entry, new.build, new.entry, limits, same_version=False):
         if finding.rule is Rule.OCCUPANCY:
@@ -261,7 +306,9 @@ def rest(new: Facts, old: Facts, limits: Thresholds, found: Sequence[Cause]) -> 
     if not names & {"ld.red's register block", "the toolchain spills"} or new.spill_bytes <= old.spill_bytes:
         yield from spills(new, old, limits)
     work, was = (_loop_per_tensor(side) for side in (new, old))
-    same = new.kernel.path == old.kernel.path and set(new.kernel.mma_shapes) == set(old.kernel.mma_shapes)
+    tensor = new.kernel.path.split("+")[-1]
+    same = set(new.kernel.mma_shapes) == set(old.kernel.mma_shapes)
+    same = same and new.kernel.main_loop.get(tensor) == old.kernel.main_loop.get(tensor)  # else it is another loop
     if same and work and was and max(work, was) >= 1.1 * min(work, was):
         more = work > was
         a, b = (sum(side.kernel.main_loop.values()) for side in (old, new))
@@ -296,16 +343,7 @@ def _percent(log_ratio: float) -> str:
 
 
 COMPARING = (
-    messages,
-    toolchain,
-    block_of_ld_red,
-    work_twice,
-    uniformity,
-    path,
-    ctas,
-    specialised,
-    accuracy,
-    gains,
-    clock,
-)
+    messages, toolchain, block_of_ld_red, work_twice, uniformity, path, partly, ctas, specialised, shared_traffic,
+    accuracy, gains, clock,
+)  # fmt: skip
 """What is looked for between two sides; `rest` comes behind."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from faperf.chips import chip_of, occupancy
@@ -32,10 +33,11 @@ def _ptxas(message: str, effect: Effect, new: Facts) -> Cause:
         advice = f"Cap the registers at entry: __launch_bounds__({threads or 'threads'}, 1)."
     else:
         name, claim = "wgmma serialised", "each wgmma waits for the one before it: ptxas serialised them"
-        advice = (
-            "Do not touch an accumulator between its wgmma and the wait, nor pass it through a call; see the message."
-        )
-    return Cause(name=name, effect=effect, weight=0.95, claim=claim, evidence=[f"ptxas: {message}"], advice=advice)
+        advice = "Do not touch an accumulator between its wgmma and the wait, nor pass it through a call."
+        if "register" in message:
+            advice = "Free registers first: fewer accumulators or operands a warpgroup."
+    words = re.sub(r"^ptxas \w+\s*: ", "", message)
+    return Cause(name=name, effect=effect, weight=0.95, claim=claim, evidence=[f"ptxas: {words}"], advice=advice)
 
 
 def toolchain(new: Facts, old: Facts, limits: Thresholds) -> Iterator[Cause]:
