@@ -13,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-$(TOOLS)
 
-.PHONY: run test test-external check bench gpu-test readme setup clean
+.PHONY: run test test-external check bench report gpu-test readme setup clean
 
 run: $(READY)
 	$(BIN)/faperf run
@@ -29,6 +29,9 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m pytest benchmarks
+
+report: $(READY)
+	$(BIN)/faperf report
 
 # Programs of NVIDIA's CUTLASS on the emulator: the first time each is compiled, a minute or more of one core.
 test-external: $(READY)

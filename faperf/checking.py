@@ -119,7 +119,8 @@ class Checker:
             if gpu is not None and gpu.runs(step[1]):
                 return self._measured(step, outcome, gpu)
             if not self.project.config.emulate:
-                return Verified(refused=f"not verified: {reason or f'the {gpu} does not run it'}; emulate is off")
+                why = f"the {gpu.name} does not run {step[1]}" if gpu else reason
+                return Verified(refused=f"not verified: {why}; emulate is off")
             checks: list[Check] = []
             emulate(self._workshop, self.manifests, outcome, [step], None, checks.append)
             said = outcome.run.entries[0].emulated
@@ -132,7 +133,8 @@ class Checker:
         """As `verify`; its `refused` says why there is no timing."""
         gpu, reason = self._gpu
         if gpu is None or not gpu.runs(step[1]):
-            return Verified(refused=f"not timed: {reason or f'the {gpu.name if gpu else None} does not run {step[1]}'}")
+            why = f"the {gpu.name} does not run {step[1]}" if gpu else reason
+            return Verified(refused=f"not timed: {why}")
         return self.verify(step)
 
     def gate(self, step: Step) -> list[GateRow]:

@@ -25,7 +25,7 @@ from faperf.judge import (
     over_budget,
     stored_change,
 )
-from faperf.manifest import Manifests, ladder_key
+from faperf.manifest import Manifests, in_ladder_order, ladder_key
 from faperf.record import Build, Check, Entry, Interval, Reported, ReportedLadder, Run, Timing
 
 Builds = Mapping[str, Build]
@@ -98,7 +98,7 @@ def ladder(
     thresholds: Thresholds,
     silicon: Silicon | None = None,
 ) -> list[LadderRow]:
-    """Every version that has a manifest for `target` or published figures on it, in the order of their ids."""
+    """Every version that has a manifest for `target` or published figures on it, in ladder order."""
     published = {row.version: row for file in reported if file.target == target for row in file.rows}
     own = {name: version for name, version in manifests.versions.items() if target in version.targets}
 
@@ -107,9 +107,9 @@ def ladder(
         return entry, builds.get(entry.build or "") if entry else None
 
     rows = []
-    for name in sorted({*published, *own}, key=ladder_key):
-        version, row = own.get(name), published.get(name)
-        parent = version.parent if version else row.parent if row else None
+    parents = {name: row.parent for name, row in published.items()} | {name: v.parent for name, v in own.items()}
+    for name in in_ladder_order(parents):
+        version, row, parent = own.get(name), published.get(name), parents[name]
         entry, build = built(name)
         parent_entry, parent_build = built(parent)
         findings: list[Finding] = []
@@ -124,10 +124,10 @@ def ladder(
         timing = measured.timing if measured else None
         pair = timing.pair("parent") if timing else None
         outdated = pair is not None and parent_build is not None and not _same_code(pair.build, parent_build, builds)
-        parents = (silicon or {}).get((parent or "", target))
+        theirs = (silicon or {}).get((parent or "", target))
         worse: list[Finding] = []
         if measured:
-            worse = less_accurate(parents.checks, measured.checks, thresholds) if parents else []
+            worse = less_accurate(theirs.checks, measured.checks, thresholds) if theirs else []
         elif entry and parent_entry:
             worse = less_accurate_emulated(parent_entry, entry, thresholds)
         rows.append(

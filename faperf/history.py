@@ -301,6 +301,17 @@ class History:
         write_atomically(path, b"".join(record.encode(result) for result in found))
         return path
 
+    def peers(self) -> list[PeerResult]:
+        """Other implementations' figures, oldest first."""
+        found = [
+            result
+            for root in self._roots
+            for path in root.glob("*/peers/*.jsonl")
+            for result in self._records(path)
+            if isinstance(result, PeerResult)
+        ]
+        return sorted(found, key=lambda result: result.id)
+
     # ── other tools' figures ──
 
     def external(self, version: str | None = None) -> list[External]:

@@ -4,7 +4,7 @@ import datetime
 import difflib
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
@@ -225,12 +225,21 @@ def load_manifests(project: Project) -> Manifests:
             versions[version.id] = version
         except ManifestError as error:
             broken.append(error)
-    return Manifests(in_ladder_order(versions), workloads, broken)
+    order = in_ladder_order({name: version.parent for name, version in versions.items()})
+    return Manifests({name: versions[name] for name in order}, workloads, broken)
 
 
-def in_ladder_order(versions: dict[str, Version]) -> dict[str, Version]:
-    """Versions by the numbers in their ids (`v9` before `v12`, `v16` before `v16-i16`)."""
-    return {name: versions[name] for name in sorted(versions, key=ladder_key)}
+def in_ladder_order(parents: Mapping[str, str | None]) -> list[str]:
+    """Versions, given with their parents, by the numbers in their ids (`v9` before `v12`, `v16` before `v16-i16`), but none
+    before its parent.
+    """
+    ordered: list[str] = []
+    waiting = sorted(parents, key=ladder_key)
+    while waiting:
+        name = next((name for name in waiting if parents[name] not in waiting), waiting[0])  # a circle has no first
+        waiting.remove(name)
+        ordered.append(name)
+    return ordered
 
 
 def ladder_key(version_id: str) -> list[tuple[int, int, str]]:

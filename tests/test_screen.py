@@ -121,6 +121,15 @@ def on_terminal(directory: Path, *arguments: str, **env: str) -> str:
     return said.decode()
 
 
+def test_an_error_is_annotated_in_actions_as_one_line(faperf: Cli) -> None:
+    answer = faperf("gate", "--baseline", "no\n::add-mask::x", env={"GITHUB_ACTIONS": "true"})
+    assert answer.exit_code == 1
+    commands_ = [line for line in answer.output.splitlines() if line.lstrip().startswith("::")]
+    assert len(commands_) == 1
+    assert commands_[0].startswith("::error title=faperf::no commit 'no%0A::add-mask::x' here")
+    assert "::error" not in faperf("gate", "--baseline", "nope", env={"GITHUB_ACTIONS": ""}).output
+
+
 # ── progress ──
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from faperf import __version__
-from faperf.cli import bisect, calibrate, complete, emulate, exchange, explain, gate, run, tend, views
-from faperf.cli.screen import complain, guard_output, screen_options
+from faperf.cli import bisect, calibrate, complete, emulate, exchange, explain, gate, report, run, tend, views
+from faperf.cli.screen import annotate, complain, guard_output, screen_options
 from faperf.cli.shared import INTERRUPTED
 from faperf.errors import FaperfError
 
@@ -17,7 +17,7 @@ COMMANDS = [
     *(run.run, run.bundle, exchange.import_, exchange.export, run.execute, emulate.emulate),
     *(gate.gate, gate.accept, bisect.bisect, calibrate.calibrate),
     *(explain.explain, explain.peers),
-    *(views.ladder, views.diff, views.history, views.show, views.list_versions),
+    *(views.ladder, views.diff, views.history, views.show, views.list_versions, report.report),
     *(tend.check, tend.new, tend.doctor, tend.toolchain, tend.machine, tend.gc, complete.completion),
 ]
 
@@ -32,6 +32,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except FaperfError as error:
         complain(str(error))
+        annotate(error)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         complain(

@@ -14,6 +14,7 @@ import click
 
 if TYPE_CHECKING:
     from faperf.building import Progress
+    from faperf.errors import FaperfError
 
 QUIET, VERBOSE = "faperf.quiet", "faperf.verbose"
 COLORS = {
@@ -175,6 +176,14 @@ def guard_output() -> None:
     """From here on, what is printed in GitHub Actions is text and no command, but for `issue_commands`."""
     if in_actions():
         sys.stdout, sys.stderr = _Guarded(sys.stdout), _Guarded(sys.stderr)
+
+
+def annotate(error: FaperfError) -> None:
+    """In GitHub Actions, where a failed step shows its annotations and hides its log."""
+    if in_actions():
+        from faperf.report.actions import error_command
+
+        issue_commands([error_command(str(error))])
 
 
 def issue_commands(commands: Iterable[str]) -> None:

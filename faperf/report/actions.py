@@ -37,6 +37,11 @@ def step_commands(report: GateReport) -> Iterator[str]:
             yield f"::{command} title=faperf gate::{len(own) - MOST_OF_A_LEVEL} more; the step's summary has all"
 
 
+def error_command(text: str) -> str:
+    """An error that stands in no file."""
+    return f"::error title=faperf::{_data(text)}"
+
+
 def annotations_of(report: GateReport) -> list[Annotation]:
     """Those of all rows, each once: a version has the same ones on each of its workloads."""
     said = [_of_version(row.version, row.target, a) for row in report.rows for a in row.annotations]

@@ -25,7 +25,7 @@ def peers_text(results: Sequence[PeerResult], refused: str | None, style: str) -
         title = f"{workload} ({shape}) on {_gpu(rows)}"
         ordered = sorted(rows, key=lambda result: result.timing.ms.value if result.timing else math.inf)
         parts.append(f"### {title}" if style == "markdown" else title)
-        parts.append(table(HEADERS, [_cells(row) for row in ordered], style, {"by": 40}))
+        parts.append(table(HEADERS, [peer_cells(row) for row in ordered], style, {"by": 40}))
     parts += _flat(results)
     parts += [refused] if refused else []
     parts.append(
@@ -40,7 +40,7 @@ def _gpu(rows: Sequence[PeerResult]) -> str:
     return next((row.timing.gpu for row in rows if row.timing), rows[0].machine)
 
 
-def _cells(row: PeerResult) -> list[object]:
+def peer_cells(row: PeerResult) -> list[object]:
     timing, ours = row.timing, row.name == row.ours
     name = f"{row.name} (ours)" if ours else row.name
     error = f"{max(row.relative_l2.values()):.1e}" if row.relative_l2 else None

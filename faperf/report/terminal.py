@@ -17,7 +17,7 @@ from faperf.comparison import (
 from faperf.judge import Finding, Severity, Verdict
 from faperf.manifest import Manifests, Version
 from faperf.metrics import Metrics, Worth
-from faperf.record import Build, Entry, External, Interval, KernelFacts, Reported, ReportedLadder, Run
+from faperf.record import Build, Entry, External, Interval, KernelFacts, Reported, ReportedLadder, Run, Timing
 from faperf.report.tables import NOTHING, as_json, table
 from faperf.report.worth import counter_facts, flat_warning, metrics_facts
 
@@ -35,18 +35,18 @@ def ladder_text(
     """The ladder, the flagged versions with their evidence, and what was measured, reported and left out."""
     if style == "json":
         return as_json({"target": target, "run": run, "rows": rows})
-    body = table(LADDER_HEADERS, [_ladder_cells(row) for row in rows], style, {"change": 34})
+    body = table(LADDER_HEADERS, [ladder_cells(row) for row in rows], style, {"change": 34})
     title = f"Ladder for {target}"
     parts = [f"### {title}" if style == "markdown" else title, body]
-    flags = [line for row in rows if row.flagged for line in _flag_lines(row)]
+    flags = [line for row in rows if row.flagged for line in flag_lines(row)]
     if flags:
         parts.append("\n".join(["Flagged:", *(["", *flags] if style == "markdown" else flags)]))
-    parts.append("\n\n".join(_legend(rows, target, run, reported)))
+    parts.append("\n\n".join(legend(rows, target, run, reported)))
     return "\n\n".join(parts)
 
 
-def _ladder_cells(row: LadderRow) -> list[object]:
-    registers, spills, smem, ctas, path = _static_cells(row.build, row.entry)
+def ladder_cells(row: LadderRow) -> list[object]:
+    registers, spills, smem, ctas, path = static_cells(row.build, row.entry)
     reported = row.reported
     tflops = f"{'≈' if reported.derived else ''}{reported.tflops:.2f}" if reported and reported.tflops else None
     return [
@@ -58,13 +58,13 @@ def _ladder_cells(row: LadderRow) -> list[object]:
         smem,
         ctas,
         path,
-        *_measured_cells(row),
+        *measured_cells(row),
         tflops,
-        _reported_cell(row),
+        reported_cell(row),
     ]
 
 
-def _measured_cells(row: LadderRow) -> tuple[str | None, str | None]:
+def measured_cells(row: LadderRow) -> tuple[str | None, str | None]:
     """TFLOPS, and how the time of a launch changed against the parent's with its interval; or what was wrong."""
     if row.measured is None:
         return _emulated_cell(row.entry), "LESS ACCURATE (emulated)" if row.less_accurate else None
@@ -97,7 +97,7 @@ def change_text(ratio: Interval) -> str:
     return f"{value:+.2f}% [{low:+.2f}, {high:+.2f}]"
 
 
-def _static_cells(build: Build | None, entry: Entry | None) -> tuple[str | None, ...]:
+def static_cells(build: Build | None, entry: Entry | None) -> tuple[str | None, ...]:
     if build is None or entry is None:
         return ("does not build" if entry and entry.error else None, None, None, None, None)
     kernels = build.kernels
@@ -114,7 +114,7 @@ def _static_cells(build: Build | None, entry: Entry | None) -> tuple[str | None,
     )
 
 
-def _reported_cell(row: LadderRow) -> str | None:
+def reported_cell(row: LadderRow) -> str | None:
     judged = row.reported_verdict
     if judged is None or judged.change is None:
         return None
@@ -126,7 +126,7 @@ def _reported_cell(row: LadderRow) -> str | None:
     return ", ".join(words)
 
 
-def _flag_lines(row: LadderRow) -> list[str]:
+def flag_lines(row: LadderRow) -> list[str]:
     lines = [
         f"- {row.version}: {_finding(finding)}" for finding in row.findings if finding.severity is not Severity.GAIN
     ]
@@ -162,7 +162,7 @@ def _finding(finding: Finding) -> str:
     return f"{finding.text} [{finding.rule}, {finding.severity}]"
 
 
-def _legend(rows: Sequence[LadderRow], target: str, run: Run | None, reported: Sequence[ReportedLadder]) -> list[str]:
+def legend(rows: Sequence[LadderRow], target: str, run: Run | None, reported: Sequence[ReportedLadder]) -> list[str]:
     """What the columns stand on."""
     lines = []
     if run is None:
@@ -254,8 +254,8 @@ def _toolchains(rows: Sequence[DiffRow], side: str) -> list[str]:
 
 
 def _diff_cells(row: DiffRow) -> list[object]:
-    old = _static_cells(row.old_build, row.old)
-    new = _static_cells(row.new_build, row.new)
+    old = static_cells(row.old_build, row.old)
+    new = static_cells(row.new_build, row.new)
     facts = [a if a == b else f"{a or NOTHING} → {b or NOTHING}" for a, b in zip(old, new, strict=True)]
     findings = "\n".join(_finding(finding) for finding in row.findings)
     time = f"{change_text(row.time_change)} {row.time_basis}" if row.time_change else None
@@ -311,7 +311,7 @@ def _commit(commit: Commit) -> str:
 
 
 def _static_diff(row: DiffRow, old: str, new: str, style: str) -> str:
-    cells = (_static_cells(row.old_build, row.old), _static_cells(row.new_build, row.new))
+    cells = (static_cells(row.old_build, row.old), static_cells(row.new_build, row.new))
     facts = list(zip(DIFF_HEADERS[4:9], *cells, strict=True))
     return table(("static fact", old, new), facts, style)
 
@@ -383,7 +383,7 @@ def show_text(
             parts.append(entry.error or "its build record is not in this history")
             continue
         for kernel in build.kernels:
-            parts.append(table(("fact", "value"), _kernel_facts(kernel, entry), style, {"value": 90}))
+            parts.append(table(("fact", "value"), kernel_facts(kernel, entry), style, {"value": 90}))
         if entry.emulated:
             parts.append(f"Emulated: {entry.emulated}")
         if measured := silicon.get((entry.version, entry.target)):
@@ -425,21 +425,29 @@ def _external(figures: Sequence[External], style: str) -> list[str]:
     return [f"By {tools} and its protocol, not by faperf's: not to be compared", table(headers, rows, style)]
 
 
+ACCURACY_HEADERS = ("distribution", "relative L2", "max abs", "bound", "verdict")
+
+
 def _measured_facts(measured: Measured, metrics: Metrics | None, style: str) -> list[str]:
     """Accuracy by distribution, and the timing with its partners."""
-    accuracy = [
+    carried = ", carried forward from an earlier run" if measured.carried else ""
+    title = f"measured on {measured.workload}{carried}"
+    parts = [title, table(ACCURACY_HEADERS, accuracy_rows(measured), style, {"verdict": 60})]
+    if measured.timing is None:
+        return parts
+    return [*parts, table(("figure", "value"), timing_facts(measured.timing, metrics), style, {"value": 90})]
+
+
+def accuracy_rows(measured: Measured) -> list[tuple[object, ...]]:
+    """What ACCURACY_HEADERS name, of each check."""
+    return [
         (c.distribution, _number(c.relative_l2), _number(c.max_abs), _number(c.bound), c.failure or "right")
         for c in measured.checks
     ]
-    carried = ", carried forward from an earlier run" if measured.carried else ""
-    title = f"measured on {measured.workload}{carried}"
-    parts = [
-        title,
-        table(("distribution", "relative L2", "max abs", "bound", "verdict"), accuracy, style, {"verdict": 60}),
-    ]
-    timing = measured.timing
-    if timing is None:
-        return parts
+
+
+def timing_facts(timing: Timing, metrics: Metrics | None) -> list[tuple[str, str | None]]:
+    """The figures of a timing with what they are worth, each with its name; those that are not known are left out."""
     ms = timing.ms
     facts: list[tuple[str, str | None]] = [
         ("time", f"{ms.value:.4f} ms [{ms.low:.4f}, {ms.high:.4f}], {timing.launches} launches, {timing.regime}"),
@@ -454,14 +462,14 @@ def _measured_facts(measured: Measured, metrics: Metrics | None, style: str) -> 
     for pair in timing.pairs:
         cycles = f"; cycles {change_text(pair.cycles)}" if pair.cycles else ""
         facts.append((f"against {pair.role} {pair.version}", f"time {change_text(pair.time)}{cycles}"))
-    return [*parts, table(("figure", "value"), [fact for fact in facts if fact[1]], style, {"value": 90})]
+    return [fact for fact in facts if fact[1]]
 
 
 def _number(value: float | None) -> str | None:
     return None if value is None else f"{value:.2e}"
 
 
-def _kernel_facts(kernel: KernelFacts, entry: Entry) -> list[tuple[str, object]]:
+def kernel_facts(kernel: KernelFacts, entry: Entry) -> list[tuple[str, object]]:
     depths = {name: counts for name, counts in kernel.opcodes.items() if name in kernel.main_loop}
     loop = ", ".join(f"{name} {kernel.main_loop[name]}" for name in sorted(depths, key=lambda n: -kernel.main_loop[n]))
     return [
