@@ -228,6 +228,7 @@ class Emulation:
             return record.replace(check, fault=diagnosis.kind, failure=f"{diagnosis.kind}: {diagnosis}")
         finally:
             self.executed += device.executed
+            check = record.replace(check, warnings=sorted(device.warnings))
         found = {name: device.memory.content(name) for name in self.operation.outputs}
         if sample is not None:
             stored = {name: device.memory.stored(name) for name in found}

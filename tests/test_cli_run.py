@@ -391,7 +391,9 @@ def test_enrolled_records_travel_through_git(faperf: Cli, user: UserProject, tmp
     ladder = cli_in(tmp_path / "clone")("ladder")
     assert ladder.exit_code == 0
     assert "10/255" in ladder.stdout  # registers and cap, with nothing built there
-    assert not (tmp_path / "clone" / ".faperf").exists()
+    there = UserProject(tmp_path / "clone")
+    assert there.git("status", "--porcelain") == ""  # the index of its history is not git's
+    assert not (there.root / ".faperf/cache").exists()
 
 
 @pytest.mark.parametrize("name", ["builds", "reported", "Upper", "a b", "../x"])

@@ -43,6 +43,8 @@ class Device:
         self.units = {name: content.itemsize for name, content in tensors.items()}
         self.executed = 0
         """Warp-instructions, over all launches."""
+        self.warnings: dict[str, None] = {}
+        """What is often harmless, over all launches."""
         self.trace: Callable[[Path, Instruction], None] | None = None
         self._maps: list[TensorMap] = []
         self._programs: dict[str, Program] = {}
@@ -103,6 +105,7 @@ class Device:
                     wave.extra["tmem"].finish()
             finally:
                 self.executed += wave.executed
+                self.warnings |= wave.warnings
 
     def _argument(self, argument: ResolvedArgument) -> bytes:
         if argument.tensor is not None:

@@ -121,6 +121,27 @@ class TensorMemory:
                 f"wrote ({maker.opcode}, {maker.place}): {how}", ins.place,
             )  # fmt: skip
 
+        self._check_fenced(warps, ctas, stamp, columns, ins)
+
+    def _check_fenced(self, warps: Array, ctas: Array, stamp: Array, columns: Array, ins: Instruction) -> None:
+        """Tensor memory is ordered between threads by tcgen05.fence::before_thread_sync of the one, ::after of the other."""
+        wave, agent, clock = self.wave, stamp >> CLOCK_BITS, stamp & ((1 << CLOCK_BITS) - 1)
+        count = len(wave.ctas)
+        own = warps // count
+        mine = (agent == own) | ((agent == TENSOR * wave.warps + own) & ("mma" in ins.parts))
+        other = ~mine & (clock > 0)
+        late = other & (wave.fenced[warps, agent] < clock)
+        writer = np.minimum(agent, wave.warps - 1) * count + ctas
+        early = other & (agent < wave.warps) & (wave.sealed[writer] < clock)
+        for missing, fence in ((late, "after_thread_sync"), (early, "before_thread_sync")):
+            if missing.any():
+                at = np.unravel_index(int(np.argmax(missing)), missing.shape)
+                where = int(np.broadcast_to(columns, missing.shape)[at])
+                wave.warn(
+                    f"column {where} of tensor memory, which warp {int(agent[at]) % wave.warps} wrote, is touched without a "
+                    f"tcgen05.fence::{fence} between", ins,
+                )  # fmt: skip
+
     def unread(self, warps: Array, ctas: Array, windows: Array, columns: Array, ins: Instruction) -> None:
         """A write must be told of every read."""
         readers = np.minimum(4 * np.arange(self.quads) + windows[..., None], self.wave.warps - 1)
@@ -229,11 +250,25 @@ def _group(ins: Instruction) -> None:
         raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
 
 
-@handles(
-    "tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync", "tcgen05.wait::ld", "tcgen05.wait::st"
-)
-def _order(d: Decoder, ins: Instruction) -> Operation:
+@handles("tcgen05.wait::ld", "tcgen05.wait::st")
+def _waited(d: Decoder, ins: Instruction) -> Operation:
+    """Values are there at once; whether a wait is missing `pending` follows."""
     return lambda path: None
+
+
+@handles("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
+def _order(d: Decoder, ins: Instruction) -> Operation:
+    """Only whether it is missing is followed (`TensorMemory.told`)."""
+    before = ins.parts[1].endswith("before_thread_sync")
+
+    def run(path: Path) -> None:
+        wave, warps = path.wave, np.unique(path.flat_warps)
+        if before:
+            wave.sealed[warps] = wave.clocks[warps, warps // len(wave.ctas)]
+        else:
+            wave.fenced[warps] = wave.clocks[warps]
+
+    return run
 
 
 # ── load and store ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -11,6 +11,7 @@ import pytest
 
 from faperf.device import can_measure, find_gpu
 from tests.conftest import REPOSITORY, WORKLOADS, Answer, UserProject, cli_in
+from tests.own_operation import add_matrix_product
 
 GPU, REASON = find_gpu()
 if GPU is not None and not can_measure():
@@ -204,6 +205,28 @@ def test_every_distribution_at_every_length(tmp_path: Path) -> None:
     assert answer.exit_code == 0, answer.output
     lines = [line for line in answer.stderr.splitlines() if " TFLOPS" in line]
     assert len(lines) == 2 * 4, answer.stderr
+
+
+def test_a_projects_own_operation(tmp_path: Path) -> None:
+    """A matrix product with a float32 output beside v12, in one run; then one that leaves out the last step."""
+    user = UserProject(tmp_path)
+    user.write("manifests/workloads.yaml", WORKLOADS.replace("{B: 1, H: 2, S: 128, D: 64}", SMALL))
+    (user.root / "kernels").mkdir()
+    shutil.copy(REPOSITORY / "kernels/ptx.cuh", user.root / "kernels/ptx.cuh")
+    version(user, "a0-good", V12)
+    add_matrix_product(user)
+    user.edit("manifests/m1.yaml", "[sm_90a]", f"[{TARGET}]")
+    answer = cli_in(user.root)("run", "--target", TARGET, "--format", "json")
+    assert answer.exit_code == 0, answer.output
+    rows = {row["version"]: row["measured"] for row in json.loads(answer.stdout)["rows"]}
+    assert [check["distribution"] for check in rows["m1"]["checks"]] == ["uniform", "integers"]
+    timing = rows["m1"]["timing"]
+    assert timing["tflops"] == pytest.approx(2 * 8 * 128 * 48 / timing["ms"]["value"] / 1e9)
+    assert rows["a0-good"]["timing"]
+    user.edit("kernels/m1.cu", "k < K", "k < K - 1")
+    answer = cli_in(user.root)("run", "m1", "--target", TARGET)
+    assert answer.exit_code == 5
+    assert "relative L2 error" in answer.stderr
 
 
 def test_a_bundle_is_measured_without_git_or_sources(tmp_path: Path) -> None:
