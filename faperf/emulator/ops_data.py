@@ -490,9 +490,21 @@ def _warp_barrier(d: Decoder, ins: Instruction) -> Operation:
 
 
 @handles(
-    "membar", "fence.acq_rel", "fence.sc", "fence.mbarrier_init", "fence.proxy.async", "fence.proxy.alias", "prefetch",
+    "membar", "fence.acq_rel", "fence.sc", "fence.mbarrier_init", "fence.proxy.alias", "prefetch",
     "prefetchu", "griddepcontrol", "nanosleep", "discard", "applypriority",
 )  # fmt: skip
 def _nothing(d: Decoder, ins: Instruction) -> Operation:
     """What orders or hints only."""
     return lambda path: None
+
+
+@handles("fence.proxy.async")
+def _proxy_fence(d: Decoder, ins: Instruction) -> Operation:
+    """Only whether it is missing is followed: what threads write is there for the async proxy at once."""
+
+    def run(path: Path) -> None:
+        wave, warps = path.wave, np.unique(path.flat_warps)
+        wave.proxied[warps] = wave.clocks[warps, warps // len(wave.ctas)]
+        wave.proxy_fenced[warps] = wave.clocks[warps]
+
+    return run
