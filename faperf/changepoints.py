@@ -10,7 +10,6 @@ p-value, as at the newest commit, their instances are tested, and the measuremen
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from statistics import median
 
 import msgspec
 
@@ -72,6 +71,8 @@ def _search(values: Sequence[float], noise: float) -> list[int]:
 
 def _noise(levels: Sequence[Level]) -> float:
     """The standard deviation of a measurement: from neighbours' differences, or from its instances where there are few."""
+    from statistics import median
+
     within = [
         _spread(level.instances) / math.sqrt(len(level.instances)) for level in levels if len(level.instances) > 1
     ]
@@ -84,6 +85,8 @@ def _noise(levels: Sequence[Level]) -> float:
 
 def _spread(values: Sequence[float]) -> float:
     """The median absolute deviation, scaled to be the standard deviation of normal values."""
+    from statistics import median
+
     middle = median(values)
     return 1.4826 * median(abs(value - middle) for value in values)
 

@@ -151,9 +151,13 @@ where UTCHMMA does 2048. See docs/mfu.md."""
 
 
 def path_share(path: str, capability: str) -> float | None:
-    """The ceiling of a path such as `HMMA+UTCHMMA`, as a share of the peak: that of the slowest part. None where unknown."""
+    """The ceiling of a path such as `HMMA+UTCHMMA`, as a share of the peak; None where one is not known.
+
+    Of several, each is taken to do an equal part of the FLOPs, as QK and PV of an attention kernel are.
+    """
     shares = [PATH_SHARE.get((name, capability)) for name in path.split("+") if name]
-    return min((share for share in shares if share is not None), default=None)
+    known = [share for share in shares if share]
+    return len(known) / sum(1 / share for share in known) if known and len(known) == len(shares) else None
 
 
 def tensor_path(opcodes: dict[str, int]) -> str:

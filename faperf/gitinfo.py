@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import os
 import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -42,7 +41,10 @@ class Repository:
         root = root.resolve()
         if not root.is_dir():
             return None
-        asked = _run(["rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir"], root)
+        try:
+            asked = _run(["rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir"], root)
+        except FileNotFoundError:
+            return None  # there is no git
         if asked.returncode == 0:
             top, common = os.fsdecode(asked.stdout).splitlines()
             return cls(root, Path(top).resolve(), Path(common))
@@ -193,6 +195,8 @@ class Repository:
 
         Kept by the tree's hash, so that a second look costs nothing.
         """
+        import tempfile
+
         tree = self._repo.commit(commit).tree.hexsha
         target = into / tree
         if not target.is_dir():

@@ -300,7 +300,7 @@ def emulate(
     workshop.progress.begin("emulating", len(asks))
     emulated = {}
     for (entry, _), verdicts in zip(asks, answers([ask for _, ask in asks], workshop.jobs), strict=True):
-        said, errors, known = "right", {}, True
+        said, errors, known, warnings = "right", {}, True, dict[str, None]()
         for verdict in verdicts:
             known = known and verdict.known
             if verdict.check is None:
@@ -315,6 +315,8 @@ def emulate(
                 outcome.wrong = True
         words = said if verdict.check is None else f"{said} (emulated)"
         workshop.progress.step(f"{entry.version} for {entry.target}: {words}", known and said == "right")
+        for warning in warnings:
+            workshop.progress.say(f"{entry.version} for {entry.target}: warning: {warning}")
         emulated[entry.version, entry.target] = record.replace(entry, emulated=said, emulated_errors=errors)
     entries = [emulated.get((entry.version, entry.target), entry) for entry in outcome.run.entries]
     outcome.run = record.replace(outcome.run, entries=entries)

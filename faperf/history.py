@@ -18,8 +18,6 @@ import contextlib
 import datetime
 import fcntl
 import os
-import secrets
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -374,7 +372,7 @@ def in_use(journal: Path) -> bool:
 
 def new_run_id() -> str:
     """Sorts by time; two runs that start in the same microsecond differ in the tail."""
-    return f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S%fZ}{secrets.token_hex(2)}"
+    return f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S%fZ}{os.urandom(2).hex()}"
 
 
 def now() -> str:
@@ -383,6 +381,8 @@ def now() -> str:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a whole file that appears by a rename. Raises HistoryError when the disk refuses."""
+    import tempfile  # for those who write
+
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,6 @@
 """YAML → `Version` and `Workload`. Strict: an error names the file, the line, the key and the nearest known key."""
 
 import datetime
-import difflib
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -397,6 +396,8 @@ def _unknown_keys(
 
 
 def _nearest(key: str, known: list[str]) -> str:
+    import difflib  # for a word that is not known
+
     match = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     return f" (did you mean '{match[0]}'?)" if match else ""
 

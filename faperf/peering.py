@@ -25,13 +25,12 @@ from faperf.manifest import Manifests, Version, load_manifests
 from faperf.measuring import Found, perform, the_card, write_bundle
 from faperf.metrics import corrected_in
 from faperf.operations import load_operations
-from faperf.peers import find_peer, locations
+from faperf.peers import MARK, find_peer, locations
 from faperf.record import Check, PeerResult, Timing
 from faperf.worker import Worker
 
 CHILD = (sys.executable, "-m", "faperf.peers")
 OURS = "ours"
-MARK = "peer:"
 TIMEOUT_S = 300.0
 """A peer may compile when it is first called."""
 

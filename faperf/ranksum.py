@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
-from statistics import NormalDist, median
 
 MOST_EXACT = 2_500
 """Up to so many pairs of values the distribution is counted out; beyond, it is normal to far more digits than matter."""
@@ -37,8 +36,8 @@ def shift(first: Sequence[float], second: Sequence[float], confidence: float = 0
         raise ValueError("no values")
     cut = _cut(len(first), len(second), confidence)
     if cut is None:
-        return Estimate(median(differences), -math.inf, math.inf)
-    return Estimate(median(differences), differences[cut], differences[-1 - cut])
+        return Estimate(_middle(differences), -math.inf, math.inf)
+    return Estimate(_middle(differences), differences[cut], differences[-1 - cut])
 
 
 def p_value(first: Sequence[float], second: Sequence[float]) -> float:
@@ -49,6 +48,8 @@ def p_value(first: Sequence[float], second: Sequence[float]) -> float:
     if m * n <= MOST_EXACT:
         tail = _tail(m, n)
         return min(1.0, 2 * tail[math.floor(least)] / tail[-1])
+    from statistics import NormalDist  # seldom needed
+
     spread = math.sqrt(m * n * (m + n + 1) / 12)
     return min(1.0, 2 * NormalDist().cdf((least + 0.5 - m * n / 2) / spread))
 
@@ -63,8 +64,16 @@ def _cut(m: int, n: int, confidence: float) -> int | None:
     if m * n <= MOST_EXACT:
         tail = _tail(m, n)
         return found - 1 if (found := bisect_right(tail, tail[-1] * (1 - confidence) / 2)) else None
+    from statistics import NormalDist
+
     spread = math.sqrt(m * n * (m + n + 1) / 12)
     return max(0, math.floor(m * n / 2 - 0.5 + spread * NormalDist().inv_cdf((1 - confidence) / 2)))
+
+
+def _middle(ordered: Sequence[float]) -> float:
+    """The median of values in order."""
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 @cache

@@ -129,7 +129,7 @@ class Check(_Frozen, frozen=True, kw_only=True, tag="check", tag_field="kind"):
     """One verification of a build and launch on one distribution, against float64.
 
     `fault` classifies a launch that gave no output (illegal address, hang, …); `failure` says in words what is wrong.
-    `schedule` is the emulator's.
+    `schedule` is the emulator's, and so are `warnings`: what is often harmless and never makes a check fail.
     """
 
     schema: int
@@ -149,6 +149,7 @@ class Check(_Frozen, frozen=True, kw_only=True, tag="check", tag_field="kind"):
     fault: str | None = None
     failure: str | None = None
     schedule: str | None = None
+    warnings: list[str] = []
 
     @property
     def ok(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -180,6 +182,23 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def faperf(user: UserProject) -> Cli:
     """Run a command in the project: `faperf("run", "--no-gpu")`. A process of its own, so that exit codes are real."""
     return cli_in(user.root)
+
+
+def cli_here(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """The whole program, its exit code included, in this process: for tests that ask it often."""
+    from faperf.cli import main
+
+    def call(*arguments: str, env: dict[str, str] | None = None) -> Answer:
+        out, err = io.StringIO(), io.StringIO()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["faperf", "-C", str(directory), *arguments])
+            for name, value in (env or {}).items():
+                patch.setenv(name, value)
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as exited:
+                main()
+        return Answer(int(exited.value.code or 0), out.getvalue(), err.getvalue())
+
+    return call
 
 
 def cli_in(directory: Path) -> Cli:

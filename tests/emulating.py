@@ -51,6 +51,7 @@ def run_kernel(
     seed: int = 0,
     scalars: tuple[int, ...] = (),
     flags: tuple[str, ...] = (),
+    warned: list[str] | None = None,
 ) -> np.ndarray:
     """Compile `extern "C" __global__ void k(in…, out, int…)` and run it; gives what `out` holds then."""  # fmt: skip
     (tmp / "k.cu").write_text(source)
@@ -60,6 +61,8 @@ def run_kernel(
     arguments = [ResolvedArgument(tensor=name) for name in arrays]
     arguments += [ResolvedArgument(scalar=value, type="i32") for value in scalars]
     device.launch(ResolvedLaunch("k", (grid, 1, 1), (block, 1, 1), (1, 1, 1), smem, arguments), schedule, seed)
+    if warned is not None:
+        warned.extend(device.warnings)
     result: np.ndarray = device.memory.content("out")
     return result
 

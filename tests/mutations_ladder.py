@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from faperf.emulator.fault import DEADLOCK, MISSING_WAIT, OUT_OF_BOUNDS, RACE, TMEM, UNINITIALISED
-from tests.mutations import MISSED, REFUSED, WRONG, Mutation
+from tests.mutations import REFUSED, WARNED, WRONG, Mutation
 
 LADDER = [
     Mutation("v16", "V is not waited for", "mbarrier_wait(v_full, j & 1);", "", MISSING_WAIT),
@@ -36,5 +36,5 @@ LADDER = [
     Mutation("v21", "the first PV adds", "pv.stage, j > 0)", "pv.stage, true)", UNINITIALISED),
     Mutation("v21", "only lanes whose maximum has grown rescale", "if (__any_sync(~0u, grown))", "if (grown)", REFUSED),
     Mutation("v21", "a window for each of eight warps", "(warp % 4 * 32 << 16)", "(warp * 32 << 16)", TMEM),
-    Mutation("v21", "no wait for P's stores", "tcgen05_wait_store();\n        warp_arrive(smem_address(&shared.p_full", "warp_arrive(smem_address(&shared.p_full", MISSED),
+    Mutation("v21", "no wait for P's stores", "tcgen05_wait_store();\n        warp_arrive(smem_address(&shared.p_full", "warp_arrive(smem_address(&shared.p_full", WARNED),
 ]  # fmt: skip

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from faperf.cli import main
 from faperf.toolchain import Toolchain
 from tests import fake_gpu
 from tests.compiling import script
-from tests.conftest import Answer, Cli, UserProject, cli_in
+from tests.conftest import Answer, Cli, UserProject, cli_here, cli_in
 from tests.fake_gpu import log, timed
 
 pytestmark = pytest.mark.compile
@@ -79,16 +75,7 @@ def branch(template: Path, tmp_path: Path) -> UserProject:
 
 @pytest.fixture
 def faperf(branch: UserProject, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """The whole program, its exit code included, in this process: it is asked for often."""
-
-    def call(*arguments: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["faperf", "-C", str(branch.root), *arguments])
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as exited:
-            main()
-        return Answer(int(exited.value.code or 0), out.getvalue(), err.getvalue())
-
-    return call
+    return cli_here(branch.root, monkeypatch)
 
 
 @pytest.fixture

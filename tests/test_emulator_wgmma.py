@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -157,3 +158,34 @@ def test_an_operand_must_not_change_before_the_wait(toolchain: Toolchain, tmp_pa
         _multiply(source, False, True, tmp_path, toolchain, "lockstep")
     assert found.value.kind == MISSING_WAIT
     assert "k.cu:" in found.value.where
+
+
+@pytest.mark.compile
+def test_a_result_must_be_waited_for(toolchain: Toolchain, tmp_path: Path) -> None:
+    """The emulator has the sums at once; that nothing waits for them is found all the same, in every schedule."""
+    source = kernel(single=True, across=False, registers=False, swizzle=128, waits=1)
+    for schedule in SCHEDULES:
+        with pytest.raises(DiagnosisError, match=r"uses an accumulator of wgmma.*wait_group") as found:
+            _multiply(source, False, True, tmp_path, toolchain, schedule)
+        assert found.value.kind == MISSING_WAIT
+        assert "k.cu:" in found.value.where
+
+
+@pytest.mark.compile
+def test_a_missing_proxy_fence_is_a_warning(toolchain: Toolchain, tmp_path: Path) -> None:
+    source = kernel(single=True, across=False, registers=False, swizzle=128)
+    warned: list[str] = []
+    given = {name: np.ones((64, 64), np.float16) for name in "ab"}
+    for text in (source, source.replace("fence.proxy.async.shared::cta;", "")):
+        run_kernel(
+            text,
+            tmp_path,
+            toolchain,
+            tensors=given,
+            out=np.zeros((64, 64), np.float32),
+            block=128,
+            smem=16384,
+            warned=warned,
+        )
+        assert bool(warned) == (text != source)
+    assert re.search(r"without a fence.proxy.async between, at \S*k.cu:", warned[0])

@@ -12,13 +12,18 @@ from faperf.comparison import Annotation
 from faperf.locating import Locator
 from faperf.manifest import load_manifests
 from faperf.toolchain import Toolchain
-from tests.conftest import SPILLING_KERNEL, Cli, UserProject
+from tests.conftest import SPILLING_KERNEL, Cli, UserProject, cli_here
 
 pytestmark = pytest.mark.compile
 
 
 def annotated(answer_json: str) -> list[dict[str, Any]]:
     return [annotation for row in json.loads(answer_json)["rows"] for annotation in row["annotations"]]
+
+
+@pytest.fixture
+def faperf(user: UserProject, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    return cli_here(user.root, monkeypatch)
 
 
 @pytest.fixture
@@ -34,7 +39,8 @@ def test_spills_stand_at_the_lines_that_spill(branch: UserProject, faperf: Cli) 
     branch.write("kernels/t1.cu", SPILLING_KERNEL.format(id="t1", factor="2.0f"))
     summary = branch.root / "summary.md"
     env = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)}
-    answer = faperf("gate", "--no-gpu", "--format", "json", "--write", "out/gate.sarif", "--write", "gate.md", env=env)
+    sarif, comment = str(branch.root / "out/gate.sarif"), str(branch.root / "gate.md")
+    answer = faperf("gate", "--no-gpu", "--format", "json", "--write", sarif, "--write", comment, env=env)
     assert answer.exit_code == 3, answer.output
     found = [a for a in annotated(answer.stdout) if a["rule"] == "spills"]
     lines = (branch.root / "kernels/t1.cu").read_text().splitlines()
@@ -44,8 +50,8 @@ def test_spills_stand_at_the_lines_that_spill(branch: UserProject, faperf: Cli) 
     assert all(a["level"] == "error" and "spills appear: 0 → " in a["text"] for a in found)
     commands = [line for line in answer.stderr.splitlines() if line.startswith("::error ")]
     assert commands[0].startswith(f"::error file=kernels/t1.cu,line={found[0]['line']},title=spills::t1 for sm_90a")
-    sarif = json.loads((branch.root / "out/gate.sarif").read_text())
-    assert sarif["runs"][0]["results"][0]["ruleId"] == "faperf/spills"
+    content = json.loads((branch.root / "out/gate.sarif").read_text())
+    assert content["runs"][0]["results"][0]["ruleId"] == "faperf/spills"
     assert summary.read_text().startswith("### REGRESSION: ")
     assert (branch.root / "gate.md").read_text().strip() == summary.read_text().strip()
 
@@ -85,14 +91,14 @@ def test_a_manifest_that_cannot_be_read(branch: UserProject, faperf: Cli) -> Non
     assert "tiel:" in lines[found["line"] - 1]
 
 
-def test_paths_count_from_the_repositorys_root(user: UserProject, faperf: Cli) -> None:
+def test_paths_count_from_the_repositorys_root(user: UserProject, monkeypatch: pytest.MonkeyPatch) -> None:
     """A project may be a folder of a repository; annotations and SARIF are about the repository."""
     inner = UserProject(user.root / "deep/er")
     for name in ("kernels/t1.cu", "manifests/t1.yaml", "manifests/workloads.yaml", "pyproject.toml"):
         inner.write(name, (user.root / name).read_text())
     user.commit("a project within")
     inner.edit("kernels/t1.cu", "O[i] =", "O[j] =")
-    answer = faperf("-C", "deep/er", "gate", "--no-gpu", "--baseline", "HEAD", "--format", "sarif")
+    answer = cli_here(inner.root, monkeypatch)("gate", "--no-gpu", "--baseline", "HEAD", "--format", "sarif")
     assert answer.exit_code == 5, answer.output
     (result,) = json.loads(answer.stdout)["runs"][0]["results"]
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "deep/er/kernels/t1.cu"

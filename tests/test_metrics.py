@@ -144,7 +144,8 @@ def test_path_shares_on_hopper_are_what_the_probe_measured() -> None:
     probe = json.loads((REPOSITORY / "benchmarks/path_ceiling-nvidia-h200.json").read_text())
     for path in ("HMMA", "HGMMA"):
         assert PATH_SHARE[path, "9.0"] == pytest.approx(probe["paths"][path]["share"], abs=5e-4)
-    assert path_share("HMMA+UTCHMMA", "10.3") == 0.25
+    assert path_share("HMMA+UTCHMMA", "10.3") == pytest.approx(0.4)  # half at a quarter of the rate: 2 / (4 + 1)
+    assert path_share("HMMA+QMMA", "10.3") is None
     assert path_share("", "9.0") is None
 
 

@@ -14,7 +14,7 @@ from faperf.operations import BUILT_IN
 from faperf.toolchain import Toolchain
 from tests.conftest import REPOSITORY
 from tests.emulating import TCGEN05, subject_of, tcgen05_subject
-from tests.mutations import MISSED, MUTATIONS, Mutation, found, table
+from tests.mutations import MISSED, MUTATIONS, WARNED, Mutation, found, table
 from tests.mutations_hopper import HOPPER
 from tests.mutations_ladder import LADDER
 
@@ -40,7 +40,7 @@ def test_a_mutation_is_found(mutation: Mutation, tmp_path: Path, toolchain: Tool
     emulation = Emulation(ATTENTION)
     verdicts = [emulation.verdict(subject, "growing", schedule, tmp_path / "kept") for schedule in SCHEDULES]
     assert mutation.finds in [found(verdict) for verdict in verdicts], verdicts
-    assert (mutation.finds == MISSED) == any(verdict.check and verdict.check.ok for verdict in verdicts)
+    assert (mutation.finds in (MISSED, WARNED)) == any(verdict.check and verdict.check.ok for verdict in verdicts)
     faults = [verdict.check.failure for verdict in verdicts if verdict.check and verdict.check.fault]
     assert all(".cu:" in str(failure) or "ends without freeing" in str(failure) for failure in faults)
 

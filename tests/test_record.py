@@ -119,6 +119,7 @@ DECODED: dict[str, Record] = {
         fault="illegal address",
         failure="O[0, 3, 5, 7] is nan, should be 0.25",
         schedule="lazy",
+        warnings=["k.cu:7"],
     ),
     "timing-1": Timing(
         schema=1,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import re
 import shlex
@@ -13,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from faperf.cli import main
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, Answer, cli_here
 
 TUTORIAL = (REPOSITORY / "docs/tutorial.md").read_text(encoding="utf-8")
 EXAMPLE = REPOSITORY / "examples/softmax"
@@ -57,17 +54,14 @@ def follow(command: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None
     expected = expected.removeprefix(match[0]) if match else expected
     words = shlex.split(command)
     if words[0] == "faperf":
-        monkeypatch.setattr(sys, "argv", words)
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as exited:
-            main()
-        left, said, ended = int(exited.value.code or 0), out.getvalue(), err.getvalue()
+        answer = cli_here(Path.cwd(), monkeypatch)(*words[1:])
     else:
         python = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        answer = subprocess.run(["bash", "-c", command], env={**os.environ, **python}, capture_output=True, text=True)
-        left, said, ended = answer.returncode, answer.stdout, answer.stderr
-    assert left == code, f"{command}: {said}{ended}"
+        shell = subprocess.run(["bash", "-c", command], env={**os.environ, **python}, capture_output=True, text=True)
+        answer = Answer(shell.returncode, shell.stdout, shell.stderr)
+    assert answer.exit_code == code, f"{command}: {answer.output}"
+    said = answer.stdout
     for line in expected.splitlines():
         found = re.search(".*".join(re.escape(part.strip()) for part in line.split("…")), said)
-        assert found or line == "…", f"{command}: no {line!r} in what follows:\n{said}\n{ended}"
+        assert found or line == "…", f"{command}: no {line!r} in what follows:\n{said}\n{answer.stderr}"
         said = said[found.end() :] if found and line != "…" else said

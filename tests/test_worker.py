@@ -558,6 +558,7 @@ except ImportError as error:
         "launch",
         "operations",
         "project",
+        "ranksum",
         "record",
         "stats",
         "timing",

@@ -89,7 +89,7 @@ def emulate(
         builder = Builder(project.root, project.make_state() / "cache", workshop.toolchain)
         artifact = builder.build(chosen, target or chosen.targets[0])
     emulation = Emulation(operation, seed)
-    wrong = False
+    wrong, warned = False, set[str]()
     sample = ctas or (CTAS if workload else None)
     for each in named or small_workloads(chosen, own[0]):
         subject = subject_of(chosen, artifact.key, artifact.ptx.read_text(encoding="utf-8"), each)
@@ -105,6 +105,10 @@ def emulate(
                 said = f"right, relative L2 {check.relative_l2:.2e}" if check.ok else f"WRONG: {check.failure}"
                 part = f"{min(sample, whole):,} of {whole:,} CTAs, " if sample and len(subject.launches) == 1 else ""
                 click.echo(f"{each.name}, {schedule}, {name}: {said} ({part}{count:,} warp-instructions, {took:.2f} s)")
+                for warning in check.warnings:
+                    if warning not in warned:
+                        click.echo(f"  warning: {warning}")
+                warned.update(check.warnings)
                 wrong = wrong or not check.ok
     if wrong:
         sys.exit(WRONG)

@@ -17,6 +17,7 @@ from faperf.emulator.batch import ORDERED, READ, WRITE, batches, registers_of
 from faperf.emulator.fault import NotEmulatedError
 from faperf.emulator.flow import ENDS, JUMPS, blocks_of
 from faperf.emulator.memory import LOCAL_WINDOW, SHARED_START
+from faperf.emulator.pending import Event, delivered_late, events_of
 from faperf.emulator.ptx import Instruction, Kernel, Module, Variable, literal, split_operands
 from faperf.emulator.schedule import Wait
 from faperf.emulator.state import SPECIALS, STORAGE, Array, Path
@@ -67,6 +68,7 @@ class Code:
     stop: int
     operations: list[Operation]
     end: Operation
+    events: list[Event] = field(default_factory=list)
 
     @property
     def length(self) -> int:
@@ -148,7 +150,7 @@ class Decoder:
         def blocking(ins: Instruction) -> bool:
             return _find(BLOCKING, ins) is not None
 
-        code = []
+        code, late = [], delivered_late(self.kernel)
         found = blocks_of(self.kernel, blocking)
         at = {block.first: number for number, block in enumerate(found)}
         for number, block in enumerate(found):
@@ -167,7 +169,8 @@ class Decoder:
                 end = self._exit(last, number, len(found))
             elif blocking(last):
                 end = self._blocking(last, number)
-            code.append(Code(block.first, block.stop, operations, end))
+            events = events_of(self.kernel.instructions[block.first : block.stop], late, self.kernel) if late else []
+            code.append(Code(block.first, block.stop, operations, end, events))
         rows = {bits: len(names) for bits, names in self._rows.items()}
         return Program(
             self.kernel, rows, self._constants, self._specials, code, self._dynamic, self._local, self._globals,

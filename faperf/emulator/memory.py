@@ -104,6 +104,20 @@ class Global:
             raise DiagnosisError(MISALIGNED, misaligned(path, address, align or size, "global"), ins.place)
         return offset
 
+    def name_of(self, address: int) -> str:
+        """`K[0, 17, 3, 64]` for the address of an element."""
+        offset = address - GLOBAL_BASE
+        for name, start, content in self._parts:
+            if start <= offset < start + content.nbytes:
+                place = np.unravel_index((offset - start) // content.itemsize, content.shape)
+                return f"{name}[{', '.join(str(int(n)) for n in place)}]"
+        return f"global address {address:#x}, which is in no tensor"
+
+    def strides(self, address: int) -> tuple[int, ...]:
+        """Those of the tensor that an address lies in, in bytes."""
+        offset = address - GLOBAL_BASE
+        return next((c.strides for _, start, c in self._parts if start <= offset < start + c.nbytes), ())
+
     def _outside(self, path: Path, which: int, address: int, size: int) -> str:
         offset, before = address - GLOBAL_BASE, "before all of memory"
         for name, start, content in self._parts:
@@ -217,10 +231,30 @@ class Shared:
     def read_later(self, warps: Array, chunks: Array, stamp: Array, ins: Instruction) -> None:
         """An asynchronous agent reads chunks on behalf of warps, until they are told that it is done."""
         offset = chunks << 4
-        self._check_told(warps, offset, CHUNK, ins, "starts a read of")
+        stamps = self._check_told(warps, offset, CHUNK, ins, "starts a read of")
         self._check_written(warps, offset, CHUNK, ins)
+        self._check_fenced(warps[..., None], stamps, offset, ins)
         self.async_read[chunks] = stamp
         self.read_line[chunks] = ins.index
+
+    def _check_fenced(self, warps: Array, stamps: Array, offset: Array, ins: Instruction) -> None:
+        """What threads wrote, the async proxy sees after a fence.proxy.async of the writer, or of the reader later on."""
+        wave, agent = self.wave, stamps >> CLOCK_BITS
+        clock = stamps & ((1 << CLOCK_BITS) - 1)
+        plain = (agent < wave.warps) & (clock > 0)
+        if not plain.any():
+            return
+        count = len(wave.ctas)
+        seen = wave.proxied[np.minimum(agent, wave.warps - 1) * count + warps % count] >= clock
+        missing = plain & ~seen & (wave.proxy_fenced[warps, agent] < clock)
+        if missing.any():
+            at = np.unravel_index(int(np.argmax(missing)), missing.shape)
+            word = (int(np.broadcast_to(offset[..., None], missing.shape)[at]) >> 2) + int(at[-1])
+            wave.warn(
+                f"shared memory that {self._writer(int(stamps[at]), int(self.line[word]))} wrote is read without a "
+                "fence.proxy.async between",
+                ins,
+            )
 
     def _mark(self, offset: Array, size: int, stamp: Array, ins: Instruction) -> None:
         words = size // 4
@@ -235,7 +269,8 @@ class Shared:
         told: Array = known >= (stamps & ((1 << CLOCK_BITS) - 1))
         return told
 
-    def _check_told(self, warps: Array, offset: Array, size: int, ins: Instruction, does: str) -> None:
+    def _check_told(self, warps: Array, offset: Array, size: int, ins: Instruction, does: str) -> Array:
+        """The stamps of the words, [.., word]."""
         words = max(1, size // 4)
         stamps = self.stamp.reshape(-1, words).take(offset // max(4, size), axis=0)
         told = self._told(warps[..., None], stamps)
@@ -243,6 +278,7 @@ class Shared:
             at = np.unravel_index(int(np.argmin(told)), told.shape)
             warp = int(np.broadcast_to(warps[..., None], told.shape)[at])
             self._not_told(warp, (int(offset[at[:-1]]) >> 2) + int(at[-1]), ins, does)
+        return stamps
 
     def check_write(self, warps: Array, offset: Array, size: int, ins: Instruction) -> None:
         """A write must be told of the last write there and of every read."""

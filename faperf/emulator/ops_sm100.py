@@ -30,6 +30,7 @@ from faperf.emulator.matrix import footprint, tcgen05_descriptor
 from faperf.emulator.memory import CLOCK_BITS
 from faperf.emulator.ops_common import in_turn_where_wrong, only, selected, spaces, together, within
 from faperf.emulator.ops_sm80 import barrier_address
+from faperf.emulator.provenance import origins
 from faperf.emulator.ptx import Instruction
 from faperf.emulator.state import TENSOR, WARP, Array, Path, Wave
 
@@ -120,6 +121,27 @@ class TensorMemory:
                 kind, f"{self._name(warp)} touches column {column} of tensor memory, which warp {agent % self.wave.warps} "
                 f"wrote ({maker.opcode}, {maker.place}): {how}", ins.place,
             )  # fmt: skip
+
+        self._check_fenced(warps, ctas, stamp, columns, ins)
+
+    def _check_fenced(self, warps: Array, ctas: Array, stamp: Array, columns: Array, ins: Instruction) -> None:
+        """Tensor memory is ordered between threads by tcgen05.fence::before_thread_sync of the one, ::after of the other."""
+        wave, agent, clock = self.wave, stamp >> CLOCK_BITS, stamp & ((1 << CLOCK_BITS) - 1)
+        count = len(wave.ctas)
+        own = warps // count
+        mine = (agent == own) | ((agent == TENSOR * wave.warps + own) & ("mma" in ins.parts))
+        other = ~mine & (clock > 0)
+        late = other & (wave.fenced[warps, agent] < clock)
+        writer = np.minimum(agent, wave.warps - 1) * count + ctas
+        early = other & (agent < wave.warps) & (wave.sealed[writer] < clock)
+        for missing, fence in ((late, "after_thread_sync"), (early, "before_thread_sync")):
+            if missing.any():
+                at = np.unravel_index(int(np.argmax(missing)), missing.shape)
+                where = int(np.broadcast_to(columns, missing.shape)[at])
+                wave.warn(
+                    f"column {where} of tensor memory, which warp {int(agent[at]) % wave.warps} wrote, is touched without a "
+                    f"tcgen05.fence::{fence} between", ins,
+                )  # fmt: skip
 
     def unread(self, warps: Array, ctas: Array, windows: Array, columns: Array, ins: Instruction) -> None:
         """A write must be told of every read."""
@@ -229,11 +251,25 @@ def _group(ins: Instruction) -> None:
         raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
 
 
-@handles(
-    "tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync", "tcgen05.wait::ld", "tcgen05.wait::st"
-)
-def _order(d: Decoder, ins: Instruction) -> Operation:
+@handles("tcgen05.wait::ld", "tcgen05.wait::st")
+def _waited(d: Decoder, ins: Instruction) -> Operation:
+    """Values are there at once; whether a wait is missing `pending` follows."""
     return lambda path: None
+
+
+@handles("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
+def _order(d: Decoder, ins: Instruction) -> Operation:
+    """Only whether it is missing is followed (`TensorMemory.told`)."""
+    before = ins.parts[1].endswith("before_thread_sync")
+
+    def run(path: Path) -> None:
+        wave, warps = path.wave, np.unique(path.flat_warps)
+        if before:
+            wave.sealed[warps] = wave.clocks[warps, warps // len(wave.ctas)]
+        else:
+            wave.fenced[warps] = wave.clocks[warps]
+
+    return run
 
 
 # ── load and store ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -554,6 +590,8 @@ class Product:
         within(self.path, place, self.ins)
         base = self.ctas * (shared.size >> 4)
         shared.read_later(self.flat, base + place.chunks.reshape(-1), self.stamp, self.ins)
+        if (kept := origins(self.wave)) is not None:
+            kept.look(place, base[:, 0], self.ins)
         return place.gather(shared.view(2, 8), base[:, 0])
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from faperf.emulator import LAZY, LOCKSTEP, RANDOM
 from faperf.emulator.fault import DEADLOCK, DiagnosisError
+from faperf.emulator.pending import follow
 from faperf.emulator.ptx import Instruction
 from faperf.emulator.state import WARP, Array, Join, Path, Wave
 
@@ -125,6 +126,8 @@ class Scheduler:
             if self.traced is not None:
                 for index in range(block.first, block.stop):
                     self.traced(path, program.kernel.instructions[index])
+            if block.events:
+                follow(path, block.events)
             for operation in block.operations:
                 operation(path)
             block.end(path)
@@ -193,12 +196,20 @@ class Scheduler:
         elif join is not None:
             join.missing += 1
         for part, target in ((lanes[taken], there), (lanes[~taken], here)):
-            child = Path(self.wave, part, path.pc, join)
-            self.paths.append(child)
+            child = self._child(path, part, join)
             if target is None:
                 self.end(child)
             else:
                 self.go(child, target)
+
+    def _child(self, path: Path, lanes: Array, join: Join | None) -> Path:
+        """Some lanes of a path go on alone, from where it is."""
+        child, pending = Path(self.wave, lanes, path.pc, join), self.wave.pending
+        before, after = path.start // WARP, child.start // WARP
+        if before in pending and after != before:
+            pending[after] = pending[before].copy()
+        self.paths.append(child)
+        return child
 
     # ── nothing can run ──
 
@@ -225,9 +236,7 @@ class Scheduler:
                 if path.join is not None:
                     path.join.missing += 1
                 for part in (lanes[ready], lanes[~ready]):
-                    child = Path(self.wave, part, path.pc, path.join)
-                    child.wait = wait
-                    self.paths.append(child)
+                    self._child(path, part, path.join).wait = wait
                 return True
         return False
 

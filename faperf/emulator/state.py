@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from faperf.emulator.barrier import Barriers
     from faperf.emulator.decode import Program
     from faperf.emulator.memory import Global, Local, Shared
+    from faperf.emulator.ptx import Instruction
     from faperf.emulator.schedule import Scheduler, Wait
 
 WARP = 32
@@ -89,12 +90,19 @@ class Wave:
         self.clocks = np.zeros((self.warps * count, self.agents), np.int32)
         self.clocks[np.arange(self.warps * count), np.arange(self.warps * count) // count] = 1
         self.async_clock = np.ones((self.warps * count, 4), np.int32)
+        self.sealed, self.proxied = np.zeros((2, self.warps * count), np.int32)
+        self.fenced, self.proxy_fenced = np.zeros((2, *self.clocks.shape), np.int32)
+        """A warp's own clock at its last tcgen05.fence::before_thread_sync and fence.proxy.async; what it knew at its last
+        tcgen05.fence::after_thread_sync and fence.proxy.async."""
         self.memory = memory
         self.shared: Shared = Shared(self, smem)
         self.local: Local = Local(self)
         self.barriers: Barriers = Barriers(self)
         self.scheduler: Scheduler
         self.extra: dict[str, Any] = {}
+        self.pending: dict[int, Any] = {}
+        """By the first warp of a path: what it has not waited for (`pending`)."""
+        self.warnings: dict[str, None] = {}
         self.executed = 0
         self._views: dict[tuple[int, int], Views] = {}
         self.registers: dict[int, Array]
@@ -133,6 +141,10 @@ class Wave:
         if (start, stop) not in self._views:
             self._views[start, stop] = Views(self.registers, start, stop)
         return self._views[start, stop]
+
+    def warn(self, what: str, ins: Instruction) -> None:
+        """Something that is often harmless, once for each place."""
+        self.warnings.setdefault(f"{what}, at {ins.place}")
 
     def name_of(self, lane: int) -> str:
         """`warp 3 of CTA (1, 0, 0)` for a flat lane."""

@@ -27,6 +27,9 @@ from typing import Any
 from faperf.errors import ConfigError
 
 PEER = "PEER"
+MARK = "peer:"
+"""How the name and the build of a side that is a peer begin; its `code` is where the peer is found."""
+
 RANK = ("cuDNN", "FA4 (CuTe-DSL)", "FA2 (Dao)", "SDPA flash", "Flex (Triton)", "Efficient", "Math")
 """Built-in ones in the order of tables; a new one comes behind."""
 

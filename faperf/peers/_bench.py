@@ -12,12 +12,9 @@ from typing import Any
 from faperf import record
 from faperf.device import CANNOT, Arena, Card, LaunchError
 from faperf.job import JobWorkload, Side, Task
-from faperf.peers import Peer, find_peer
+from faperf.peers import MARK, Peer, find_peer
 from faperf.record import Timing
 from faperf.worker import Bench
-
-MARK = "peer:"
-"""How the build of a side that is a peer begins; its `code` is where the peer is found."""
 
 Bound = list[tuple[Any, ...]]
 
