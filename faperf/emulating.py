@@ -238,10 +238,23 @@ class Emulation:
                 {name: np.where(stored[name], values[name], values[name].dtype.type(0)) for name in found}
                 for values in (found, reference, baseline)
             )
-        return checked(
+        verdict = checked(
             check, np, self.operation, subject.layout, found, reference, baseline,
             ratio=subject.ratio_to_fp16, bound=subject.bound,
         )  # fmt: skip
+        if verdict.failure is None:
+            return verdict
+        notes = self._out_of_order(subject, tensors, sample)
+        return record.replace(verdict, failure="; ".join([verdict.failure, *notes]))
+
+    def _out_of_order(self, subject: Subject, tensors: dict[str, Any], sample: int | None) -> list[str]:
+        """A wrong result: run once more and look where the operands of matrix products come from."""
+        device = Device(self._modules[subject.build], tensors)
+        device.follows_origins = True
+        with contextlib.suppress(DiagnosisError):
+            for launch in subject.launches:
+                device.launch(launch, LOCKSTEP, self.seed, sample if len(subject.launches) == 1 else None)
+        return list(device.notes)
 
     def _inputs(self, subject: Subject, distribution: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """(inputs, float64 reference, plain result), worked out once."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from faperf.emulator import SCHEDULES
 from faperf.emulator.fault import TMEM, DiagnosisError
 from faperf.operations import BUILT_IN
 from faperf.toolchain import Toolchain
-from tests.emulating import run_kernel, tcgen05_subject
+from tests.emulating import TCGEN05, run_kernel, tcgen05_subject
 
 ATTENTION = BUILT_IN["attention_forward"]
 SHAPE = {"B": 2, "H": 2, "S": 256, "D": 128}
@@ -35,6 +37,27 @@ def test_the_maximum_of_a_load_is_that_of_its_values(toolchain: Toolchain, share
     plain = tcgen05_subject(SHAPE, toolchain, shared_cache, Path(__file__).parents[1], "-DPLAIN_MAX")
     assert "ld.red" not in plain.ptx
     assert Emulation(ATTENTION).check(plain, "normal").relative_l2 == reduced.relative_l2
+
+
+@pytest.mark.compile
+def test_a_tile_in_another_order_than_its_descriptor_is_named(toolchain: Toolchain, tmp_path: Path) -> None:
+    """A stride that skips half of each group of rows; and a tile that TMA does not swizzle, which the descriptor says it does."""
+    shape = {"B": 1, "H": 1, "S": 128, "D": 128}
+    source = (Path(__file__).parents[1] / TCGEN05).read_text()
+    (tmp_path / TCGEN05).parent.mkdir(parents=True)
+    (tmp_path / TCGEN05).write_text(source.replace("KV_HALF + within, 0, 1024)", "KV_HALF + within, 0, 512)"))
+    skipping = tcgen05_subject(shape, toolchain, tmp_path / "cache", tmp_path)
+    plain = tcgen05_subject(shape, toolchain, tmp_path / "cache")
+    (launch,) = plain.launches
+    arguments = [msgspec.structs.replace(a, swizzle=0) if a.tensor_map == "K" else a for a in launch.args]
+    straight = msgspec.structs.replace(plain, launches=[msgspec.structs.replace(launch, args=arguments)])
+    for subject, named in (
+        (skipping, r"at row 8, k = 0 it finds K\[0, 4, 0, \d+\] where those before ask for K\[0, 8, 0, 0\]"),
+        (straight, r"at row 1, k = 0 it finds K\[0, 1, 0, 8\] where those before ask for K\[0, 1, 0, 0\]"),
+    ):
+        check = Emulation(ATTENTION).check(subject, "normal")
+        assert check.fault is None
+        assert re.search(r"tcgen05_attention\.cu:\d+.*" + named, str(check.failure)), check.failure
 
 
 PRODUCT = r"""

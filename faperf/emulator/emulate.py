@@ -15,6 +15,7 @@ from faperf.emulator.decode import Program, decode
 from faperf.emulator.fault import NotEmulatedError
 from faperf.emulator.memory import Global
 from faperf.emulator.ops_sm90 import MAP_MAGIC, TensorMap
+from faperf.emulator.provenance import Origins
 from faperf.emulator.ptx import Instruction, Module
 from faperf.emulator.schedule import Scheduler
 from faperf.emulator.state import Path, Wave
@@ -45,6 +46,9 @@ class Device:
         """Warp-instructions, over all launches."""
         self.warnings: dict[str, None] = {}
         """What is often harmless, over all launches."""
+        self.follows_origins = False
+        self.notes: dict[str, None] = {}
+        """What `provenance` found out of order, where origins are followed."""
         self.trace: Callable[[Path, Instruction], None] | None = None
         self._maps: list[TensorMap] = []
         self._programs: dict[str, Program] = {}
@@ -95,6 +99,8 @@ class Device:
             wave = Wave(program, ctas[first : first + together], grid, block, self.memory, smem, wave)
             wave.extra["parameters"], wave.extra["maps"] = bytes(parameters), self._maps
             wave.extra["exact_sums"] = self.exact_sums
+            if self.follows_origins:
+                wave.extra["origins"] = Origins(wave)
             for row, name in program.global_rows:
                 wave.registers[64][row] = self._variables[name]
             scheduler = Scheduler(wave, schedule, seed + first)
@@ -106,6 +112,7 @@ class Device:
             finally:
                 self.executed += wave.executed
                 self.warnings |= wave.warnings
+                self.notes |= origins.notes if (origins := wave.extra.get("origins")) is not None else {}
 
     def _argument(self, argument: ResolvedArgument) -> bytes:
         if argument.tensor is not None:

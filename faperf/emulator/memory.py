@@ -104,6 +104,20 @@ class Global:
             raise DiagnosisError(MISALIGNED, misaligned(path, address, align or size, "global"), ins.place)
         return offset
 
+    def name_of(self, address: int) -> str:
+        """`K[0, 17, 3, 64]` for the address of an element."""
+        offset = address - GLOBAL_BASE
+        for name, start, content in self._parts:
+            if start <= offset < start + content.nbytes:
+                place = np.unravel_index((offset - start) // content.itemsize, content.shape)
+                return f"{name}[{', '.join(str(int(n)) for n in place)}]"
+        return f"global address {address:#x}, which is in no tensor"
+
+    def strides(self, address: int) -> tuple[int, ...]:
+        """Those of the tensor that an address lies in, in bytes."""
+        offset = address - GLOBAL_BASE
+        return next((c.strides for _, start, c in self._parts if start <= offset < start + c.nbytes), ())
+
     def _outside(self, path: Path, which: int, address: int, size: int) -> str:
         offset, before = address - GLOBAL_BASE, "before all of memory"
         for name, start, content in self._parts:

@@ -30,6 +30,7 @@ from faperf.emulator.matrix import footprint, tcgen05_descriptor
 from faperf.emulator.memory import CLOCK_BITS
 from faperf.emulator.ops_common import in_turn_where_wrong, only, selected, spaces, together, within
 from faperf.emulator.ops_sm80 import barrier_address
+from faperf.emulator.provenance import origins
 from faperf.emulator.ptx import Instruction
 from faperf.emulator.state import TENSOR, WARP, Array, Path, Wave
 
@@ -589,6 +590,8 @@ class Product:
         within(self.path, place, self.ins)
         base = self.ctas * (shared.size >> 4)
         shared.read_later(self.flat, base + place.chunks.reshape(-1), self.stamp, self.ins)
+        if (kept := origins(self.wave)) is not None:
+            kept.look(place, base[:, 0], self.ins)
         return place.gather(shared.view(2, 8), base[:, 0])
 
 

@@ -21,6 +21,7 @@ from faperf.emulator.fault import BAD_DESCRIPTOR, DIVERGENT, MISALIGNED, OUT_OF_
 from faperf.emulator.matrix import HALF, footprint, swizzled, wgmma_descriptor
 from faperf.emulator.memory import CHUNK, CLOCK_BITS, GLOBAL_BASE, SHARED_WINDOW, UNITS, Global
 from faperf.emulator.ops_common import only, together, within
+from faperf.emulator.provenance import origins
 from faperf.emulator.ptx import Instruction, split_operands
 from faperf.emulator.rounding import from_brain
 from faperf.emulator.state import BULK, TENSOR, WARP, Array, Path, Wave
@@ -88,6 +89,8 @@ def _tensor_copy(d: Decoder, ins: Instruction) -> Operation:
                 box.store(wave.memory, wave.shared.bytes[first : first + box.bytes], int(at[index]))
             else:
                 content = box.load(wave.memory, int(at[index]))
+                if (kept := origins(wave)) is not None:
+                    kept.fill(np.arange(first, first + box.bytes, CHUNK) >> 4, box.origins(int(at[index])))
                 _fill_later(wave, lane, first, content, int(bars[index]), ins)
 
     return run
@@ -146,6 +149,13 @@ class Box:
             elements = memory.bytes.view(UNITS[unit])
             content.view(UNITS[unit])[self._order(at, unit)[inside]] = elements[where[inside] // unit]
         return content
+
+    def origins(self, at: int) -> Array:
+        """The global address of each chunk as it lies in shared memory; 0 where that is not one run of bytes."""
+        found = np.zeros(self.bytes // CHUNK, np.int64)
+        if self.chunks is not None:
+            found[self._order(at, CHUNK)] = GLOBAL_BASE + self.start + self.chunks * CHUNK
+        return found
 
     def store(self, memory: Global, content: Array, at: int) -> None:
         """What lies in shared memory goes to the tensor; what is outside of it is dropped."""
@@ -353,6 +363,8 @@ def _wgmma(d: Decoder, ins: Instruction) -> Operation:
         for value, its in by_value(bits):
             place = footprint(wgmma_descriptor(value, ins), rows, 16, bool(across))
             within(path, place, ins)
+            if (kept := origins(wave)) is not None:
+                kept.look(place, base, ins)
             its = np.arange(len(bits))[its]
             chunks = (base[its, None] + place.chunks.reshape(-1)).reshape(len(its), -1)
             wave.shared.read_later(warps[its, None], chunks, stamp[its, None], ins)
