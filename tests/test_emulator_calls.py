@@ -51,3 +51,28 @@ def test_memory_grows_and_is_given_back() -> None:
     memory.release(first)
     assert not memory.valid[first - GLOBAL_BASE : first - GLOBAL_BASE + 20].any()
     assert memory.valid[second - GLOBAL_BASE : second - GLOBAL_BASE + 28].all()
+
+
+PAIRS = """
+extern "C" __global__ void k(const unsigned long long* in, unsigned long long* out) {
+    const unsigned long long a = in[threadIdx.x], b = in[threadIdx.x + 32], c = in[threadIdx.x + 64];
+    unsigned long long d;
+    asm("add.rn.f32x2 %0, %1, %2;" : "=l"(d) : "l"(a), "l"(b));
+    out[threadIdx.x] = d;
+    asm("mul.rn.f32x2 %0, %1, %2;" : "=l"(d) : "l"(a), "l"(b));
+    out[threadIdx.x + 32] = d;
+    asm("fma.rn.f32x2 %0, %1, %2, %3;" : "=l"(d) : "l"(a), "l"(b), "l"(c));
+    out[threadIdx.x + 64] = d;
+}
+"""
+
+
+@pytest.mark.compile
+def test_pairs_of_floats(tmp_path: Path, toolchain: Toolchain) -> None:
+    a, b, c = np.random.default_rng(2).standard_normal((3, 64)).astype(np.float32)
+    given = np.stack([a, b, c]).view(np.uint64)
+    out = run_kernel(
+        PAIRS, tmp_path, toolchain, tensors={"in": given}, out=np.zeros((3, 32), np.uint64), target="sm_103a"
+    )
+    once = (a.astype(np.float64) * b + c).astype(np.float32)
+    assert np.array_equal(out.view(np.float32), np.stack([a + b, a * b, once]))

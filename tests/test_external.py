@@ -6,30 +6,36 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from faperf.toolchain import Toolchain
-from tests.external.programs import PACKAGE, PROGRAMS, curand, cutlass
+from tests.conftest import REPOSITORY
+from tests.external.programs import PACKAGE, PROGRAMS, Run, controls_of, curand, cutlass
 
 NEEDED = cutlass() is None
 pytestmark = [
     pytest.mark.compile,
     pytest.mark.skipif(NEEDED, reason=f"{PACKAGE} is not installed (pip install 'faperf[external]')"),
-    pytest.mark.xdist_group("external"),
 ]
+PAGE = REPOSITORY / "docs" / "emulator.md"
 QUICK = ["blackwell 02"]
 """In `make test`: tcgen05, TMA, mbarriers, and a check of its own, in a few seconds once it is compiled."""
-CONTROLS = [("scale", name) for name in PROGRAMS if not name.startswith("77")]
-CONTROLS += [("swizzle", name) for name in PROGRAMS if not name.startswith(("sgemm", "wgmma_sm90", "blackwell 01"))]
+CONTROLS = [(broken, program.name) for program in PROGRAMS.values() for broken in controls_of(program)]
 
 
 def _skip_unless_asked(name: str) -> None:
     if name not in QUICK and not os.environ.get("FAPERF_EXTERNAL_TESTS"):
-        pytest.skip("compiles for a minute: make test-external")
+        pytest.skip("compiles or runs for minutes: make test-external")
     if name.startswith("77") and curand() is None:
         pytest.skip("nvidia-curand is not installed (pip install 'faperf[external]')")
+
+
+def _skip_clusters(run: Run) -> None:
+    if found := re.search(r"not emulated: .*?(?:a cluster of|multicast::cluster|cta_group::2)", run.output):
+        pytest.skip(found[0])
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -37,8 +43,11 @@ def test_it_says_that_its_result_is_right(name: str, toolchain: Toolchain, tmp_p
     _skip_unless_asked(name)
     program = PROGRAMS[name]
     run = program.run(toolchain, tmp_path)
+    _skip_clusters(run)
     assert program.right(run), run.output[-3000:]
     assert "warp-instructions" in run.output
+    row = f"| {name} | {program.target} | `{' '.join(program.arguments)}` | right |"
+    assert row in PAGE.read_text(encoding="utf-8"), "run: python docs/external_table.py"
 
 
 @pytest.mark.parametrize(("broken", "name"), CONTROLS, ids=[" ".join(control) for control in CONTROLS])
@@ -47,5 +56,6 @@ def test_it_notices_a_device_that_is_wrong(broken: str, name: str, toolchain: To
     _skip_unless_asked(name)
     program = PROGRAMS[name]
     run = program.run(toolchain, tmp_path, broken)
+    _skip_clusters(run)
     assert "not emulated" not in run.output
     assert not program.right(run), run.output[-3000:]

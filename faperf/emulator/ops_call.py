@@ -29,6 +29,16 @@ def _call(d: Decoder, ins: Instruction) -> Operation:
     return fail
 
 
+@handles("brkpt")
+def _break(d: Decoder, ins: Instruction) -> Operation:
+    """Kernels say so that something went wrong, as with an assert."""
+
+    def fail(path: Path) -> None:
+        raise DiagnosisError(ASSERTION, f"{path.wave.name_of(int(path.lanes()[0]))} comes to a breakpoint", ins.place)
+
+    return fail
+
+
 @handles("st.param")
 def _give(d: Decoder, ins: Instruction) -> Operation:
     """An argument of a call, which is a register here."""
@@ -47,7 +57,7 @@ def _give(d: Decoder, ins: Instruction) -> Operation:
 def _take(d: Decoder, ins: Instruction) -> Operation | Load:
     """What a call gave, or a parameter of the kernel."""
     name = _name(ins.operands[1])
-    if not d.bits(name, 0):
+    if name.startswith("%") or not d.bits(name, 0):
         return load(d, ins)  # type: ignore[no-any-return]
     bits = d.bits(name, 0)
     source, to, kind = d.row(name, bits), d.out(ins.operands[0], bits), f"u{bits}"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from faperf.emulator.batch import PURE, READ, WRITE
-from faperf.emulator.decode import LOCAL_WINDOW, Decoder, Operation, addresses, all_addresses, handles
-from faperf.emulator.fault import NotEmulatedError
+from faperf.emulator.decode import LOCAL_WINDOW, PARAM_WINDOW, Decoder, Operation, addresses, all_addresses, handles
+from faperf.emulator.fault import OUT_OF_BOUNDS, DiagnosisError, NotEmulatedError
 from faperf.emulator.memory import SHARED_WINDOW, UNITS
 from faperf.emulator.ops_common import (
     Elementwise,
@@ -262,18 +262,36 @@ def load(d: Decoder, ins: Instruction) -> Operation | Load:
     widths = [d.bits(name, 8 * size) for name in names]
     rows = [(f"u{width}", d.out(name, width)) for name, width in zip(names, widths, strict=True)]
     parameter = d.parameter(ins.operands[1])
+    extended = kind[0] == "s" and any(width != 8 * size for width in widths)
+    if parameter is None and "param" in ins:
+        return _load_parameter_at(d, ins, Load(ins, None, "", None, size, count, rows, extended))
     if parameter is None:
         address, space = d.address(ins.operands[1]), _space(ins)
         key = ("ld", space, address.kind, size, count, tuple(widths))
-        extended = kind[0] == "s" and any(width != 8 * size for width in widths)
         return Load(ins, key, space, address, size, count, rows, extended)
-    one = Load(ins, None, "", None, size, count, rows, kind[0] == "s" and any(width != 8 * size for width in widths))
+    one = Load(ins, None, "", None, size, count, rows, extended)
 
     def load_parameter(path: Path) -> None:
         content = np.frombuffer(path.wave.extra["parameters"], UNITS[size], count, parameter)
         one.spread(path, np.broadcast_to(content, (len(path.lanes()), count)).copy())
 
     return load_parameter
+
+
+def _load_parameter_at(d: Decoder, ins: Instruction, one: Load) -> Operation:
+    """A parameter of the kernel whose address a register holds. Raises DiagnosisError beyond them."""
+    address = d.address(ins.operands[1])
+    size = one.size * one.count
+
+    def run(path: Path) -> None:
+        content = np.frombuffer(path.wave.extra["parameters"], np.uint8)
+        offset = addresses(path, address) - PARAM_WINDOW
+        if ((offset < 0) | (offset > len(content) - size)).any():
+            raise DiagnosisError(OUT_OF_BOUNDS, f"reads {size} bytes outside of the kernel's parameters", ins.place)
+        chosen = content[offset[:, None] + np.arange(size)]
+        one.spread(path, chosen.view(UNITS[one.size]))
+
+    return run
 
 
 @handles("st", memory=WRITE)

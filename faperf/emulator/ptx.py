@@ -9,7 +9,9 @@ from pathlib import PurePath
 
 from faperf.emulator.fault import NotEmulatedError
 
-TYPE_BITS = {"pred": 1, "b128": 128} | {f"{k}{n}": n for k in "busf" for n in (8, 16, 32, 64)} | {"f16x2": 32}
+TYPE_BITS = (
+    {"pred": 1, "b128": 128} | {f"{k}{n}": n for k in "busf" for n in (8, 16, 32, 64)} | {"f16x2": 32, "f32x2": 64}
+)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -76,7 +77,13 @@ class Program:
 
     def build(self, toolchain: Toolchain) -> tuple[Path, Path]:
         """(program, PTX), compiled once for each version of the compiler and the package. Raises CalledProcessError."""
-        stand_in(toolchain)
+        KEPT.mkdir(parents=True, exist_ok=True)
+        with (KEPT / "lock").open("w") as lock:  # tests run side by side
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            stand_in(toolchain)
+            return self._build(toolchain)
+
+    def _build(self, toolchain: Toolchain) -> tuple[Path, Path]:
         parts = (metadata.version(PACKAGE), toolchain.identity.nvcc, self.source, self.target, self.defines)
         where = KEPT / f"{Path(self.source).stem}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
         ptx = where / f"{Path(self.source).stem}.ptx"
@@ -113,7 +120,6 @@ def stand_in(toolchain: Toolchain) -> None:
     source, made = HERE / "cudart.cpp", KEPT / "libstandin.so"
     if made.exists() and made.stat().st_mtime > source.stat().st_mtime:
         return
-    KEPT.mkdir(parents=True, exist_ok=True)
     subprocess.run([*nvcc(toolchain), "-o", made, source], check=True, timeout=300, env=_plain())
 
 
@@ -196,3 +202,10 @@ PROGRAMS = {
         ),
     )
 }  # fmt: skip
+
+
+def controls_of(program: Program) -> list[str]:
+    """What a device may get wrong for this program to notice: matrices that it sends, and swizzles of its tensor maps."""
+    scaled = not program.name.startswith("77")  # it makes its inputs on the device
+    swizzled = not program.name.startswith(("sgemm", "wgmma_sm90", "blackwell 01"))
+    return [what for what, on in (("scale", scaled), ("swizzle", swizzled)) if on]
