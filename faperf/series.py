@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from faperf.changepoints import METHOD, Change, Level, change_points
+from faperf.gitinfo import Repository
 from faperf.history import History
 from faperf.index import StoredTiming
 from faperf.record import Timing
@@ -60,6 +61,26 @@ def series_of(stored: Iterable[StoredTiming], positions: Mapping[str, tuple[int,
             place = Place(one.version, one.target, t.workload, t.machine, t.regime, t.protocol)
             places.setdefault(place, []).append((*positions[one.file.commit12], t))
     return [_series(place, sorted(places[place], key=lambda found: found[0])) for place in sorted(places)]
+
+
+def ancestry(history: History, repository: Repository) -> list[str]:
+    """HEAD and its first-parent ancestors, newest first. A commit's ancestors stay what they are, so the index remembers
+    them and only newer commits are walked; in a shallow clone, whose end moves, all are.
+    """
+    if repository.is_shallow:
+        return list(repository.first_parents())
+    known = (history.index.remembered("ancestry") or b"").decode().split()
+    if known and repository.head() == known[0]:
+        return known
+    newer = []
+    for commit in repository.first_parents():
+        if known and commit == known[0]:
+            break
+        newer.append(commit)
+    else:
+        known = []
+    history.index.remember("ancestry", "\n".join([*newer, *known]).encode())
+    return newer + known
 
 
 def positions_of(first_parents: Sequence[str]) -> dict[str, tuple[int, str]]:

@@ -12,13 +12,14 @@ from faperf.chips import chip_of, memory_tb_s
 from faperf.comparison import Silicon, ladder
 from faperf.figures import builds_of, informed, latest_run, metrics_by_version, open_repository, silicon_of
 from faperf.history import History
+from faperf.index import StoredTiming
 from faperf.judge import Thresholds, thresholds_from
 from faperf.manifest import Manifests, load_manifests
 from faperf.operations import Operation, load_operations
 from faperf.project import Project
 from faperf.record import Build, Entry
 from faperf.report.pages import Content, Course, Roof, Standing, Step, Under, VersionPage, write_pages
-from faperf.series import changes_of, positions_of, series_of
+from faperf.series import ancestry, changes_of, positions_of, series_of
 
 
 def write_site(project: Project, history: History, into: Path) -> int:
@@ -47,9 +48,10 @@ def gather(project: Project, history: History) -> Content:
     ladders = {t: ladder(t, manifests, run, builds, reported, limits, first) for t in sorted(targets)}
     operations = load_operations(project)
     worth = {name: metrics_by_version(manifests, operations, builds, each) for name, each in silicon.items()}
-    commits = list(repository.first_parents()) if repository else []
-    steps, standings, known = _steps(history, commits)
-    courses = _courses(history, commits, limits)
+    commits = ancestry(history, repository) if repository else []
+    stored = history.timings()
+    steps, standings, known = _steps(history, commits, stored)
+    courses = _courses(history, commits, stored, limits)
     described = repository.described([*steps, *_commits_of(courses, steps)]) if repository else {}
     return Content(
         project=project.root.name,
@@ -69,13 +71,13 @@ def gather(project: Project, history: History) -> Content:
         steps=[Step(commit, changed) for commit, changed in steps.items()],
         standings=standings,
         builds={**known, **builds},
-        stored=[one.timing for one in history.timings()],
+        stored=[one.timing for one in stored],
         calibrations=history.calibrations(),
     )
 
 
-def _courses(history: History, commits: list[str], limits: Thresholds) -> list[Course]:
-    found = [s for s in series_of(history.timings(), positions_of(commits)) if s.points]
+def _courses(history: History, commits: list[str], stored: list[StoredTiming], limits: Thresholds) -> list[Course]:
+    found = [s for s in series_of(stored, positions_of(commits)) if s.points]
     return [Course(series, changes_of(history, series, limits.time_cut)) for series in found]
 
 
@@ -85,13 +87,13 @@ def _commits_of(courses: list[Course], known: Mapping[str, object]) -> list[str]
 
 
 def _steps(
-    history: History, commits: list[str]
+    history: History, commits: list[str], stored: list[StoredTiming]
 ) -> tuple[dict[str, dict[tuple[str, str], int | None]], list[Standing], dict[str, Build]]:
     """Of each recorded commit, oldest first, what stands otherwise than at the one before: (version, target) → the number of
     its standing, None where it is gone. With the standings and their builds.
     """
     newest = {file.commit12: file for file in history.run_files() if not file.dirty}
-    timings = {(t.file.run_id, t.version, t.target, t.timing.workload): t.timing for t in history.timings()}
+    timings = {(t.file.run_id, t.version, t.target, t.timing.workload): t.timing for t in stored}
     numbers: dict[tuple[object, ...], int] = {}
     standings: list[Standing] = []
     builds: dict[str, Build] = {}

@@ -17,7 +17,7 @@ HOPPER = [
     Mutation("h18", "no warp barrier after the leader's wait", "    __syncwarp();\n}\n", "}\n", MISSED),
     Mutation("h21", "the empty barrier of K counts both warpgroups", "mbarrier_init(k_empty + i * 8, 4)", "mbarrier_init(k_empty + i * 8, 8)", DEADLOCK),
     Mutation("h21", "the producer does not wait for room for K", "mbarrier_wait(k_empty + stage * 8, phase ^ 1);", "", MISSING_WAIT),
-    Mutation("h21", "no barrier before O goes into Q's tile", "named_barrier_sync(1, 128);", "", MISSING_WAIT),
+    Mutation("h21", "no barrier before O goes into Q's tile", "named_barrier_sync(1, 128);", "", MISSED),
     Mutation("h22", "nobody has the first turn", "if (group == 1) named_barrier_arrive(other_turn, 256);", "", DEADLOCK),
     Mutation("h22", "a turn for one warpgroup's threads", "named_barrier_sync(own_turn, 256)", "named_barrier_sync(own_turn, 128)", DIVERGENT),
     Mutation("h22", "PV of the tile that QK has", "start_pv(o, p, v_ring + before * KV_BYTES);", "start_pv(o, p, v_ring + stage * KV_BYTES);", MISSING_WAIT),

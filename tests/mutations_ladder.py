@@ -32,7 +32,7 @@ LADDER = [
     Mutation("v21", "a ring's phase turns with every tile", "parity(j / STAGES & 1)", "parity(j & 1)", UNINITIALISED),
     Mutation("v21", "S is empty when both warpgroups have read it", "mbarrier_init(smem_address(&shared.s_empty[t]), 4);", "mbarrier_init(smem_address(&shared.s_empty[t]), 8);", DEADLOCK),
     Mutation("v21", "every lane arrives", "if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier);", "mbarrier_arrive(barrier);", DEADLOCK),
-    Mutation("v21", "both query tiles share P's columns", "tmem + P_COLUMN + t * P_COLUMNS + i * 8", "tmem + P_COLUMN + i * 8", WRONG),
+    Mutation("v21", "both query tiles share P's columns", "tmem + P_COLUMN + t * P_COLUMNS + i * 8", "tmem + P_COLUMN + i * 8", MISSING_WAIT),
     Mutation("v21", "the first PV adds", "pv.stage, j > 0)", "pv.stage, true)", UNINITIALISED),
     Mutation("v21", "only lanes whose maximum has grown rescale", "if (__any_sync(~0u, grown))", "if (grown)", REFUSED),
     Mutation("v21", "a window for each of eight warps", "(warp % 4 * 32 << 16)", "(warp * 32 << 16)", TMEM),

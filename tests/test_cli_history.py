@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,18 @@ def test_without_git(faperf: Cli, tmp_path: Path, made: Synthetic) -> None:
     answer = cli_in(tmp_path / "bare")("history", "v1")
     assert answer.exit_code == 2
     assert "no git repository" in answer.stderr
+
+
+def test_a_branch_that_was_rewritten_or_grew_is_walked_anew(made: Synthetic, tmp_path: Path) -> None:
+    """The index remembers HEAD's ancestors: after a reset, and after a commit, they are others."""
+    copy = tmp_path / "copy"
+    shutil.copytree(made.root, copy)
+    faperf, git = cli_in(copy), ["git", "-C", str(copy), "-c", "user.name=T", "-c", "user.email=t@example.invalid"]
+    assert "40 measurements" in faperf("history", "v3").stdout
+    subprocess.run([*git, "reset", "--quiet", "--hard", made.commits[-31]], check=True)
+    assert "30 measurements" in faperf("history", "v3").stdout
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "another way"], check=True)
+    assert "30 measurements" in faperf("history", "v3").stdout
+    subprocess.run([*git, "reset", "--quiet", "--hard", made.commits[-1]], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "one more"], check=True)
+    assert "40 measurements" in faperf("history", "v3").stdout

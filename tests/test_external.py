@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from faperf.toolchain import Toolchain
+from tests.conftest import REPOSITORY
 from tests.external.programs import PACKAGE, PROGRAMS, Run, controls_of, curand, cutlass
 
 NEEDED = cutlass() is None
@@ -19,6 +20,7 @@ pytestmark = [
     pytest.mark.compile,
     pytest.mark.skipif(NEEDED, reason=f"{PACKAGE} is not installed (pip install 'faperf[external]')"),
 ]
+PAGE = REPOSITORY / "docs" / "emulator.md"
 QUICK = ["blackwell 02"]
 """In `make test`: tcgen05, TMA, mbarriers, and a check of its own, in a few seconds once it is compiled."""
 CONTROLS = [(broken, program.name) for program in PROGRAMS.values() for broken in controls_of(program)]
@@ -26,7 +28,7 @@ CONTROLS = [(broken, program.name) for program in PROGRAMS.values() for broken i
 
 def _skip_unless_asked(name: str) -> None:
     if name not in QUICK and not os.environ.get("FAPERF_EXTERNAL_TESTS"):
-        pytest.skip("compiles for a minute: make test-external")
+        pytest.skip("compiles or runs for minutes: make test-external")
     if name.startswith("77") and curand() is None:
         pytest.skip("nvidia-curand is not installed (pip install 'faperf[external]')")
 
@@ -44,6 +46,8 @@ def test_it_says_that_its_result_is_right(name: str, toolchain: Toolchain, tmp_p
     _skip_clusters(run)
     assert program.right(run), run.output[-3000:]
     assert "warp-instructions" in run.output
+    row = f"| {name} | {program.target} | `{' '.join(program.arguments)}` | right |"
+    assert row in PAGE.read_text(encoding="utf-8"), "run: python docs/external_table.py"
 
 
 @pytest.mark.parametrize(("broken", "name"), CONTROLS, ids=[" ".join(control) for control in CONTROLS])

@@ -263,13 +263,13 @@ def history(
     from faperf.history import History
     from faperf.judge import thresholds_from
     from faperf.report.course import course_text
-    from faperf.series import changes_of, positions_of, series_of
+    from faperf.series import ancestry, changes_of, positions_of, series_of
 
     project = open_project(directory)
     records, repository = History(project), open_repository(project)
     if repository is None:
         raise SelectionError("there is no git repository here, so there are no commits")
-    commits = list(repository.first_parents())
+    commits = ancestry(records, repository)
     wanted = {"target": target, "workload": workload, "machine": machine_class, "regime": regime}
     everything = [s for s in series_of(records.timings(version), positions_of(commits)) if s.points]
     fitting = [s for s in everything if all(v in (None, getattr(s.place, k)) for k, v in wanted.items())]

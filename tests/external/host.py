@@ -80,7 +80,9 @@ class Host:
         memory = self.device.memory.bytes
         base = memory.ctypes.data - GLOBAL_BASE
         if kind not in (TO_DEVICE, TO_HOST, ON_DEVICE):
-            kind = TO_DEVICE if to >= GLOBAL_BASE else TO_HOST
+            kind = (
+                TO_DEVICE if 0 <= to - GLOBAL_BASE < len(memory) else TO_HOST
+            )  # cudaMemcpyDefault: where it points to
         ctypes.memmove(to + (0 if kind == TO_HOST else base), source + (0 if kind == TO_DEVICE else base), size)
         if self.copies is not None and kind != ON_DEVICE:
             content = ctypes.string_at(source if kind == TO_DEVICE else to, size)
