@@ -134,7 +134,7 @@ Cli = Callable[..., Answer]
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Git that does not depend on the user's settings; no variable that changes what faperf finds."""
-    for name in ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "CPATH"):
+    for name in ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "CPATH", "COLUMNS"):  # xdist sets COLUMNS to 80
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
@@ -174,8 +174,11 @@ def user(bare: UserProject, shared_cache: Path) -> UserProject:
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A build key says all that goes into a build, so tests may share what they compile."""
-    return tmp_path_factory.mktemp("cache")
+    """A build key says all that goes into a build, so tests may share what they compile: xdist's workers among them, too."""
+    base = tmp_path_factory.getbasetemp()
+    cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared-cache"
+    cache.mkdir(exist_ok=True)
+    return cache
 
 
 @pytest.fixture

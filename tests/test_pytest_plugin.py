@@ -22,10 +22,13 @@ STRICT = '[tool.pytest.ini_options]\nfilterwarnings = ["error"]\naddopts = "--st
 
 
 def run_pytest(root: Path, *arguments: str, env: dict[str, str] | None = None) -> Answer:
+    outside = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+    }  # it is no xdist worker
     answer = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", *arguments],
         cwd=root,
-        env={**os.environ, "COLUMNS": "200", **(env or {})},
+        env=outside | {"COLUMNS": "200", "PYTHONDONTWRITEBYTECODE": "1"} | (env or {}),
         capture_output=True,
         text=True,
         timeout=120,
