@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from types import ModuleType
@@ -16,9 +14,7 @@ import pytest
 
 from faperf import judge, manifest, record
 from faperf.cli import cli
-from faperf.project import Project
-from faperf.toolchain import Toolchain
-from tests.conftest import REPOSITORY, cli_in
+from tests.conftest import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 
@@ -145,30 +141,3 @@ def test_the_ladders_of_the_readme_are_what_the_records_say(readme_ladder: Modul
     if subprocess.run(there, cwd=REPOSITORY, capture_output=True).returncode:
         pytest.skip("the commit that was recorded is not in this clone")
     assert readme_ladder.block(README, name) == readme_ladder.shown(name), "make readme"
-
-
-@pytest.mark.compile
-def test_the_kernels_of_the_ladders_are_the_ones_that_were_recorded(
-    toolchain: Toolchain, tmp_path: Path, shared_cache: Path, readme_ladder: ModuleType
-) -> None:
-    """Compiled now, each has the registers, spills and tensor path that the ladder says."""
-    if toolchain.identity.nvcc != "13.0.88":
-        pytest.skip(f"the ladders were recorded with nvcc 13.0.88; this is {toolchain.identity.nvcc}")
-    for name in ("kernels", "manifests", "pyproject.toml"):
-        copy = shutil.copytree if (REPOSITORY / name).is_dir() else shutil.copy
-        copy(REPOSITORY / name, tmp_path / name)
-
-    Project(tmp_path).make_state()
-    (tmp_path / ".faperf/cache").symlink_to(shared_cache)
-
-    def facts(ladder: str) -> dict[str, tuple]:
-        builds = {row["version"]: row["build"]["kernels"][0] for row in json.loads(ladder)["rows"] if row["build"]}
-        keys = ("registers", "register_cap", "spill_stores", "spill_loads", "path", "mma_shapes")
-        return {version: tuple(kernel.get(key) for key in keys) for version, kernel in builds.items()}
-
-    faperf = cli_in(tmp_path)
-    assert faperf("run", "--no-gpu").exit_code == 0
-    for target, commit in readme_ladder.RECORDED.values():
-        now = facts(faperf("ladder", "--target", target, "--format", "json").stdout)
-        assert len(now) > 10
-        assert facts(readme_ladder.recorded_ladder(target, commit, "json")) == now
