@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from faperf import __version__, record
+from faperf import record
 from faperf.build import Builder
 from faperf.building import Outcome, Progress, Selection, Step, Workshop, build_record, entry_of
 from faperf.comparison import GateReport, GateRow
@@ -27,13 +27,13 @@ from faperf.errors import FaperfError, SelectionError
 from faperf.gate import Ask
 from faperf.gate import gate as pass_gate
 from faperf.harness import emulate
-from faperf.history import NO_GPU_CLASS, new_run_id, now, write_atomically
+from faperf.history import NO_GPU_CLASS, new_run, write_atomically
 from faperf.judge import Finding, over_budget
 from faperf.manifest import Manifests, load_manifests
 from faperf.measuring import Found, job_of, perform
 from faperf.operations import load_operations
 from faperf.project import Project
-from faperf.record import Build, Check, Entry, Run, Timing
+from faperf.record import Build, Check, Entry, Timing
 from faperf.sass import inspect
 from faperf.worker import Here
 
@@ -167,16 +167,8 @@ class Checker:
         built, artifact = self.build(step), self._builder.find(*step)
         if artifact is None:
             raise FaperfError(f"{_name(step)} changed while it was tested", remedy="run again")
-        run = Run(
-            schema=record.SCHEMA,
-            id=new_run_id(),
-            commit=None,
-            when=now(),
-            faperf=__version__,
-            machine=self._gpu[0].machine_class if self._gpu[0] else NO_GPU_CLASS,
-            partial=True,
-            entries=[built.entry],
-        )
+        run = new_run(None, self._gpu[0].machine_class if self._gpu[0] else NO_GPU_CLASS)
+        run = record.replace(run, partial=True, entries=[built.entry])
         return Outcome(run, {built.build.key: built.build}, {built.build.key: artifact}, [])
 
     def _measured(self, step: Step, outcome: Outcome, gpu: Gpu) -> Verified:

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import msgspec
 
-from faperf import __version__, record
+from faperf import record
 from faperf.build import Artifact
 from faperf.building import Outcome, Selection, Step, Workshop, build_steps
 from faperf.diagnose import Diagnosis, Facts, diagnose, main_kernel
 from faperf.errors import SelectionError
 from faperf.figures import counters_of, informed, metrics_by_version, silicon_of, timings_of
 from faperf.harness import run_commit
-from faperf.history import NO_GPU_CLASS, new_run_id, now
+from faperf.history import NO_GPU_CLASS, new_run
 from faperf.judge import thresholds_from
 from faperf.listing import Line, LoopDiff, compare, lines_of
 from faperf.manifest import Manifests, Version, load_manifests
 from faperf.operations import load_operations
 from faperf.project import Project
-from faperf.record import Build, Check, Run
+from faperf.record import Build, Check
 from faperf.toolchain import find_toolchain
 
 
@@ -110,16 +110,7 @@ def gather(workshop: Workshop, manifests: Manifests, step: Step, workload: str |
 def _built(workshop: Workshop, manifests: Manifests, step: Step) -> Outcome:
     """One version of the tree, from the cache where it can; no run is begun. Raises what stopped it."""
     commit = workshop.repository.head() if workshop.repository else None
-    header = Run(
-        schema=record.SCHEMA,
-        id=new_run_id(),
-        commit=commit,
-        when=now(),
-        faperf=__version__,
-        machine=NO_GPU_CLASS,
-        entries=[],
-    )
-    outcome = build_steps(workshop, workshop.project.root, manifests, [step], header)
+    outcome = build_steps(workshop, workshop.project.root, manifests, [step], new_run(commit, NO_GPU_CLASS))
     for failure in outcome.failures:
         raise failure
     return outcome

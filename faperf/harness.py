@@ -13,7 +13,7 @@ from faperf.comparison import DiffRow
 from faperf.device import Gpu, can_measure, find_gpu
 from faperf.errors import HistoryError, MeasuringError, SelectionError
 from faperf.figures import builds_of, carry_figures, informed, recorded
-from faperf.history import NO_GPU_CLASS, History, new_run_id, now
+from faperf.history import NO_GPU_CLASS, History, new_run, new_run_id
 from faperf.job import Job, Task
 from faperf.manifest import Manifests, Version, check_workloads, ladder_key, load_manifests
 from faperf.measuring import (
@@ -228,16 +228,9 @@ def _unfinished(history: History, commit: str | None) -> Run:
 def _header(workshop: Workshop, commit: str | None, here: Here) -> Run:
     """A new run, on the GPU that is here or without one and the reason why."""
     machine = workshop.history.machine()
-    return Run(
-        schema=record.SCHEMA,
-        id=new_run_id(),
-        commit=commit,
-        when=now(),
-        faperf=__version__,
-        machine=machine.machine_class if machine else here.gpu.machine_class if here.gpu else NO_GPU_CLASS,
-        unmeasured=here.reason,
-        entries=[],
-    )
+    of_gpu = here.gpu.machine_class if here.gpu else NO_GPU_CLASS
+    run = new_run(commit, machine.machine_class if machine else of_gpu)
+    return record.replace(run, unmeasured=here.reason)
 
 
 def _measure(

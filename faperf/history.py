@@ -24,7 +24,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from faperf import record
+from faperf import __version__, record
 from faperf.errors import ConfigError, HistoryError, ManifestError
 from faperf.index import Contents, Index, RunFile, StoredTiming
 from faperf.manifest import decode_yaml
@@ -368,6 +368,19 @@ def in_use(journal: Path) -> bool:
     except OSError:
         return False
     return False
+
+
+def new_run(commit: str | None, machine: str) -> Run:
+    """A run that begins now, with nothing in it yet. `machine` is its class."""
+    return Run(
+        schema=record.SCHEMA,
+        id=new_run_id(),
+        commit=commit,
+        when=now(),
+        faperf=__version__,
+        machine=machine,
+        entries=[],
+    )
 
 
 def new_run_id() -> str:
