@@ -105,6 +105,17 @@ class UserProject:
         self.write(f"kernels/{id}.cu", kernel.format(id=id, factor=factor))
         self.write(f"manifests/{id}.yaml", MANIFEST.format(id=id, parent=line, title=f"version {id}"))
 
+    def commit_two_versions(self, cache: Path) -> None:
+        """t1 and t2, its child, that was changed; for a fixture that outlives one test, so git's user is the repository's own."""
+        self.version("t1")
+        self.version("t2", "t1", factor="3.0f")
+        self.project.make_state()
+        (self.root / ".faperf/cache").symlink_to(cache)
+        self.git("init", "--quiet", "--initial-branch", "main")
+        self.git("config", "user.name", "Test")
+        self.git("config", "user.email", "test@example.invalid")
+        self.commit("two versions")
+
     def git(self, *arguments: str) -> str:
         answer = subprocess.run(["git", *arguments], cwd=self.root, capture_output=True, text=True, check=True)
         return answer.stdout.strip()

@@ -91,15 +91,7 @@ def template(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, toolc
     folder = tmp_path_factory.mktemp("template")
     user = UserProject(folder / "project")
     user.write("manifests/workloads.yaml", WORKLOADS)
-    user.version("t1")
-    user.version("t2", "t1", factor="3.0f")
-    user.project.make_state()
-    (user.root / ".faperf/cache").symlink_to(shared_cache)
-    (folder / "gitconfig").write_text("[user]\n\tname = Test\n\temail = test@example.invalid\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GIT_CONFIG_GLOBAL", str(folder / "gitconfig"))
-        user.git("init", "--quiet")
-        user.commit("two versions")
+    user.commit_two_versions(shared_cache)
     return user.root
 
 

@@ -66,18 +66,10 @@ def template(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, toolc
     user = UserProject(folder / "project")
     user.write("pyproject.toml", "[tool.faperf]\nemulate = false\n")  # its kernels compute nothing that is right
     user.write("manifests/workloads.yaml", TINY_AND_LENGTHS)
-    user.version("t1")
-    user.version("t2", "t1", factor="3.0f")
-    user.project.make_state()
-    (user.root / ".faperf/cache").symlink_to(shared_cache)
-    (folder / "gitconfig").write_text("[user]\n\tname = Test\n\temail = test@example.invalid\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GIT_CONFIG_GLOBAL", str(folder / "gitconfig"))
-        user.git("init", "--quiet")
-        user.commit("two versions")
-        host = Host(user, folder / "gpu", fake_gpu.install(folder / "gpu"))
-        host.plan(t2={"ms": 1.1})
-        assert host("run").exit_code == 0
+    user.commit_two_versions(shared_cache)
+    host = Host(user, folder / "gpu", fake_gpu.install(folder / "gpu"))
+    host.plan(t2={"ms": 1.1})
+    assert host("run").exit_code == 0
     return user.root
 
 

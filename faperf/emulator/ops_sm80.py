@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -312,7 +313,7 @@ def _arrive_after_copies(d: Decoder, ins: Instruction) -> Operation:
 # ── matrices ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Matrices:
+class Matrices(ABC):
     """ldmatrix or stmatrix: an address, the registers, how many matrices of 8 × 8 halves, whether transposed."""
 
     def __init__(self, d: Decoder, ins: Instruction, address: str, rows: list[int]) -> None:
@@ -345,8 +346,9 @@ class Matrices:
         return selected([row for part in parts for row in part.rows], each=True)
 
     @staticmethod
+    @abstractmethod
     def do(path: Path, parts: list[Any], rows: Any) -> None:
-        raise NotImplementedError
+        """Several of the instructions at once, over the registers that `picked` chose."""
 
 
 class LoadMatrix(Matrices):
