@@ -419,11 +419,12 @@ def _external(figures: Sequence[External], style: str) -> list[str]:
             f"{f.batch_ms:.4f} ms" if f.batch_ms else None,
             f"{f.noise:.2%}" if f.noise is not None else None,
             f.samples,
+            f"{f.clock_mhz:.0f} MHz" if f.clock_mhz else None,
         )
         for f in figures
     ]
     tools = ", ".join(dict.fromkeys(f.tool for f in figures))
-    headers = ("benchmark", "axes", "GPU", "cold", "batch", "noise", "samples")
+    headers = ("benchmark", "axes", "GPU", "cold", "batch", "noise", "samples", "clock")
     return [f"By {tools} and its protocol, not by faperf's: not to be compared", table(headers, rows, style)]
 
 
