@@ -30,7 +30,7 @@ def gpu(tmp_path: Path) -> Path:
 @pytest.mark.compile
 def test_a_table_of_all_with_a_row_for_who_cannot_run(user: UserProject, faperf: Cli, gpu: Path) -> None:
     environment = fake_gpu.install(gpu)
-    fake_ncu(gpu / "bin")
+    fake_ncu(gpu / "bin", 'case "$*" in *Efficient*) echo "an internal error of the profiler"; exit 9 ;; esac')
     sides: dict[str, Any] = {
         "t1": {"ms": 2.0},
         "peer:cuDNN": {"ms": 1.0},
@@ -45,6 +45,11 @@ def test_a_table_of_all_with_a_row_for_who_cannot_run(user: UserProject, faperf:
     cudnn = next(row for row in rows if row.startswith("cuDNN"))
     assert "0.500 [" in cudnn  # ours takes twice as long
     assert "51.2%" in cudnn
+    efficient = next(row for row in rows if row.startswith("Efficient"))
+    assert "51.2%" not in efficient  # timed, but not counted: the others' counts stand
+    assert "TCA of Efficient: no counters: ncu ended with 9: an internal error of the profiler" in " ".join(
+        answer.stdout.split()
+    )
     assert "FA2 (Dao) meets cannot run here" in " ".join(answer.stdout.split())
     assert "WRONG on normal: all wrong" in " ".join(answer.stdout.split())
     assert "time peer:cuDNN ours=t1@sm_90a on tiny" in fake_gpu.log(gpu)
@@ -55,6 +60,8 @@ def test_a_table_of_all_with_a_row_for_who_cannot_run(user: UserProject, faperf:
     assert found["FA2 (Dao)"]["failure"] == "FA2 (Dao) meets cannot run here"
     assert "timing" not in found["Math"]
     assert found["t1"]["ours"] == "t1"
+    assert found["cuDNN"]["tensor_active"] == 0.5117
+    assert "tensor_active" not in found["Efficient"]
 
 
 @pytest.mark.compile

@@ -161,6 +161,14 @@ def test_no_permission_says_how_to_get_it(tmp_path: Path) -> None:
     assert "\n" not in caught.value.what
 
 
+def test_what_hangs_under_ncu_is_ended_with_it(tmp_path: Path) -> None:
+    program = fake_ncu(tmp_path, f"sleep 600 & echo $! > {tmp_path}/profiled; wait")
+    with pytest.raises(MeasuringError, match="not done within 1 s"):
+        Ncu("9.0", str(program), limit_s=1.0).activities(["program"], os.environ)
+    profiled = Path(f"/proc/{(tmp_path / 'profiled').read_text().strip()}/stat")
+    assert not profiled.exists() or " Z " in profiled.read_text()
+
+
 def test_no_ncu() -> None:
     with pytest.raises(MeasuringError, match="not on PATH"):
         Ncu("9.0", "no-such-ncu")

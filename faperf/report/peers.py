@@ -14,7 +14,7 @@ from faperf.report.worth import percent
 HEADERS = ("", "TFLOPS", "ms", "MFU", "corrected MFU", "TCA", "TCA ÷ MFU", "peak MiB", "speed of ours", "error", "by")
 
 
-def peers_text(results: Sequence[PeerResult], refused: str | None, style: str) -> str:
+def peers_text(results: Sequence[PeerResult], refused: Sequence[str], style: str) -> str:
     """A table for each workload, the fastest first; who could not run keeps a row that says why."""
     if style == "json":
         return as_json({"results": results, "refused": refused})
@@ -27,7 +27,7 @@ def peers_text(results: Sequence[PeerResult], refused: str | None, style: str) -
         parts.append(f"### {title}" if style == "markdown" else title)
         parts.append(table(HEADERS, [peer_cells(row) for row in ordered], style, {"by": 40}))
     parts += _flat(results)
-    parts += [refused] if refused else []
+    parts += refused
     parts.append(
         "Same inputs, buffers and float64 reference, interleaved with ours, L2 flushed; peers are replayed from a CUDA graph "
         "unless they say eager. Speed of ours: its time into the peer's, with the 99 % interval. TCA ÷ MFU is of one launch. "
