@@ -167,9 +167,9 @@ def _activity(
     """
     activity: dict[tuple[str, str], Activity] = {}
     timed: dict[str, list[str]] = {}
-    for side, each in found:
+    for name, each in found:
         if isinstance(each, Timing):
-            timed.setdefault(side, []).append(each.workload)
+            timed.setdefault(name, []).append(each.workload)
     operations = load_operations(workshop.project)
     refused: list[str] = []
     try:
