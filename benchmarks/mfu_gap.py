@@ -192,47 +192,49 @@ def tile_of(kernel: str) -> tuple[int, int] | None:
 def figures(row: dict[str, Any], work: Work, capability: str) -> dict[str, Any]:
     """What follows from what was timed and counted, as far as it was. Shares are of 1.
 
-    `left` is the activity that a corrected MFU does not account for once padding and the path's share are in: of the run's by the
-    SMs' clock, and of the counted launch.
+    `accounted` is the activity for which the corrected MFU by the SMs' clock stands, once padding and the path's share are in;
+    `left` what that leaves of the activity, and `left_there` what is left within the counted launch.
     """
     chip = CHIPS[capability.replace(".", "")]
     rate, peak = chip.tensor_flops_per_clock or 0, chip.peak_tflops or 0.0
     tile = tile_of(row.get("kernel", ""))
     padded = padding(work.extents, tile) if tile and work.extents else 1.0
     done = padded / (path_share(work.path, capability) or 1.0)
-    found: dict[str, Any] = {"padding": padded, "tile": tile}
+    found: dict[str, Any] = {"padding": padded}
     if "ms" in row:
-        cycles_per_ms = row["clock_mhz"] * 1e3
+        own, nvml = (
+            corrected_in(work.flops, row["ms"] * row[clock] * 1e3, row["sms"], rate) or 0.0
+            for clock in ("clock_mhz", "nvml_mhz")
+        )
         found |= {
             "tflops": work.flops / row["ms"] / 1e9,
             "mfu": mfu(work.flops, row["ms"], peak),
             "nvml_high": row["nvml_mhz"] / row["clock_mhz"] - 1,
-            "corrected": corrected_in(work.flops, row["ms"] * cycles_per_ms, row["sms"], rate),
-            "corrected_by_nvml": corrected_in(work.flops, row["ms"] * row["nvml_mhz"] * 1e3, row["sms"], rate),
+            "corrected": own,
+            "corrected_by_nvml": nvml,
+            "accounted": own * done,
         }
     if "tca" in row:
         there = corrected_in(work.flops, row["cycles"], row["counted_sms"], rate) or 0.0
-        found |= {"corrected_there": there, "left_there": row["tca"] - there * done}
+        found["left_there"] = row["tca"] - there * done
     if "ms" in row and "tca" in row:
-        found["left"] = row["tca"] - found["corrected"] * done
-        found["left_by_nvml"] = row["tca"] - found["corrected_by_nvml"] * done
+        found["left"] = row["tca"] - found["accounted"]
     return found
 
 
 HEADERS = (
-    "work", "TFLOPS", "W", "MFU", "NVML MHz", "clock64 MHz", "NVML high by", "corrected by NVML", "by clock64", "padding",
-    "path", "TCA", "left over", "left over, one launch",
+    "", "TFLOPS", "W", "MFU", "NVML MHz", "clock64 MHz", "NVML high by", "corrected by NVML", "by clock64",
+    "× padding ÷ path", "TCA", "left over", "left over in one launch",
 )  # fmt: skip
+FORMS = {
+    "tflops": ".1f", "watts": ".0f", "mfu": ".2%", "nvml_mhz": ".0f", "clock_mhz": ".0f", "nvml_high": ".1%",
+    "corrected_by_nvml": ".2%", "corrected": ".2%", "accounted": ".2%", "tca": ".2%", "left": ".2%", "left_there": ".2%",
+}  # fmt: skip
 
 
 def cells(row: dict[str, Any]) -> list[object]:
-    def number(key: str, form: str) -> str:
-        return format(row[key], form) if key in row else "–"
-
-    forms = {"tflops": ".1f", "watts": ".0f", "mfu": ".2%", "nvml_mhz": ".0f", "clock_mhz": ".0f", "nvml_high": "+.2%"}
-    forms |= {"corrected_by_nvml": ".2%", "corrected": ".2%", "padding": ".5f", "path": ""}
-    forms |= {"tca": ".2%", "left": "+.2%", "left_there": "+.2%"}
-    return [row["name"], *(number(key, form) for key, form in forms.items())]
+    """A row under HEADERS."""
+    return [row["name"], *(format(row[key], form) if key in row else None for key, form in FORMS.items())]
 
 
 def measured(name: str, limit_s: float, capability: str) -> dict[str, Any]:

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from faperf import record
 from faperf.errors import ConfigError
 from faperf.peers import RANK, Peer, find_peer, locations
+from faperf.record import PeerResult
+from faperf.report.peers import peers_text
 from tests import fake_gpu
 from tests.conftest import REPOSITORY, Cli, UserProject
 from tests.test_counters import fake_ncu
@@ -122,3 +125,22 @@ def test_an_adapter_is_no_longer_than_twenty_lines() -> None:
 def test_what_is_no_peer(location: str) -> None:
     with pytest.raises(ConfigError, match="no peer at"):
         find_peer(location)
+
+
+def test_the_docs_show_what_was_recorded() -> None:
+    path = REPOSITORY / "history/nvidia-h200-700w-140gib/peers/20261130T120301540017Z83aa.jsonl"
+    results = [record.decode(line) for line in path.read_bytes().splitlines()]
+    text = peers_text([result for result in results if isinstance(result, PeerResult)], [], "markdown")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 8
+    assert "\n".join(rows) in (REPOSITORY / "docs/mfu.md").read_text(encoding="utf-8")
+
+
+def test_the_order_is_that_of_the_interleaved_figures_and_void_is_said() -> None:
+    """At 8192 each ran at a clock of its own: h23 with more TFLOPS than FA4, which is the faster one side by side."""
+    path = REPOSITORY / "history/nvidia-h200-700w-140gib/peers/20261130T120408509944Z86f1.jsonl"
+    results = [record.decode(line) for line in path.read_bytes().splitlines()]
+    text = peers_text([result for result in results if isinstance(result, PeerResult)], [], "markdown")
+    longest = [line.split("|")[1].strip() for line in text.partition("lengths[S=8192]")[2].splitlines() if "| " in line]
+    assert longest[1:5] == ["FA4 (CuTe-DSL)", "h23 (ours)", "cuDNN", "Flex (Triton)"]
+    assert "void: Efficient on lengths[S=512]: the SM clock differs by 2.1% from h23@sm_90a's" in text
