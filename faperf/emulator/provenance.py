@@ -84,8 +84,8 @@ class Origins:
             row, chunk = (int(n) for n in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
             stores = [code[int(lines[r, chunk])] for r in (0, row)]
             self._note(
-                f"an operand of {ins.opcode} ({ins.place}) does not lie in the order that its descriptor describes: its rows are stored in "
-                f"different orders, k = {8 * chunk} of row 0 by {stores[0].opcode} ({stores[0].place}), that of row {row} by "
+                f"an operand of {ins.opcode} ({ins.place}) does not lie in the order that its descriptor describes: its rows are "
+                f"stored in different orders, k = {8 * chunk} of row 0 by {stores[0].opcode} ({stores[0].place}), that of row {row} by "
                 f"{stores[1].opcode} ({stores[1].place})", ins,
             )  # fmt: skip
 
