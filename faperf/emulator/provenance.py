@@ -82,11 +82,11 @@ class Origins:
         orders = len(np.unique(lines, axis=0))
         if plain and orders > 2:
             row, chunk = (int(n) for n in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
-            stores = [code[int(lines[r, chunk])] for r in (0, row)]
+            one, other = (code[int(lines[r, chunk])] for r in (0, row))
             self._note(
                 f"an operand of {ins.opcode} ({ins.place}) does not lie in the order that its descriptor describes: its rows are "
-                f"stored in different orders, k = {8 * chunk} of row 0 by {stores[0].opcode} ({stores[0].place}), that of row {row} by "
-                f"{stores[1].opcode} ({stores[1].place})", ins,
+                f"stored in different orders, k = {8 * chunk} of row 0 by {one.opcode} ({one.place}), that of row {row} by "
+                f"{other.opcode} ({other.place})", ins,
             )  # fmt: skip
 
     def _hold(self, found: Array, across: bool, order: str, ins: Instruction) -> None:
