@@ -28,10 +28,10 @@ from faperf.bench import Bench
 from faperf.building import Workshop
 from faperf.device import find_gpu
 from faperf.frames import Verify
-from faperf.gate import BASELINE, pooled, protocol_for
 from faperf.history import new_run_id, now, write_atomically
 from faperf.job import Job, Side, Task
 from faperf.judge import UNDECIDED, Thresholds, Verdict, judge_pair, thresholds_from
+from faperf.looks import BASELINE, pooled, protocol_for
 from faperf.measuring import the_card
 from faperf.operations import BUILT_IN, tensors_of
 from faperf.project import Project
