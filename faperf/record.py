@@ -8,6 +8,7 @@ UPGRADES, so that old lines stay readable. A line of a newer schema is refused w
 """
 
 import datetime
+import enum
 from collections.abc import Callable
 from typing import Any
 
@@ -79,14 +80,41 @@ class Build(_Frozen, frozen=True, kw_only=True, tag="build", tag_field="kind"):
         return next((kernel for kernel in self.kernels if kernel.entry == entry), None)
 
 
+class EmulatorVerdict(enum.StrEnum):
+    """Each is what the emulator's words begin with, as they stand in an entry."""
+
+    RIGHT = "right"
+    WRONG = "WRONG"
+    REFUSED = "not emulated"
+
+
+class Emulated(msgspec.Struct, frozen=True):
+    """What the emulator says of a version, and `why` it is wrong or was not emulated. `str` of it is what stands in an entry."""
+
+    verdict: EmulatorVerdict
+    why: str = ""
+
+    @classmethod
+    def read(cls, words: str) -> "Emulated":
+        """From an entry's words; what none of the verdicts begins is wrong."""
+        for verdict in EmulatorVerdict:
+            if words.startswith(verdict):
+                return cls(verdict, words.removeprefix(verdict).lstrip(": "))
+        return cls(EmulatorVerdict.WRONG, words)
+
+    def __str__(self) -> str:
+        between = ": " if self.verdict is EmulatorVerdict.REFUSED else " "
+        return f"{self.verdict}{between}{self.why}" if self.why else self.verdict
+
+
 class Entry(_Frozen, frozen=True, kw_only=True):
     """Where one version × target stood in a run: at a build key, or not built and why.
 
     Occupancy is the run's, not the build's: it depends on the block and the dynamic shared memory of the manifest. It is
     that of the launch with the fewest CTAs per SM. `launches` maps each workload to the digest of its resolved launch.
     `measured` maps a workload to the id of the run that verified and timed this build and launch: this one, or an earlier
-    one whose figures are carried forward. `emulated` is what the emulator says where no GPU ran it: "right", "not emulated: …",
-    or what is wrong. `emulated_errors` are the relative L2 errors that it found, by distribution and workload.
+    one whose figures are carried forward. `emulated` is what the emulator says where no GPU ran it, in a record as words.
+    `emulated_errors` are the relative L2 errors that it found, by distribution and workload.
     """
 
     version: str
@@ -99,9 +127,13 @@ class Entry(_Frozen, frozen=True, kw_only=True):
     limiter: str | None = None
     launches: dict[str, str] = {}
     measured: dict[str, str] = {}
-    emulated: str | None = None
+    emulated_words: str | None = msgspec.field(default=None, name="emulated")
     emulated_errors: dict[str, float] = {}
     error: str | None = None
+
+    @property
+    def emulated(self) -> Emulated | None:
+        return None if self.emulated_words is None else Emulated.read(self.emulated_words)
 
 
 class Run(_Frozen, frozen=True, kw_only=True, tag="run", tag_field="kind"):
