@@ -211,13 +211,8 @@ class Pair(_Frozen, frozen=True, kw_only=True):
     clock_gap: float | None = None
 
 
-class Timing(_Frozen, frozen=True, kw_only=True, tag="timing", tag_field="kind"):
-    """Measured figures of a build and launch on a workload, by silicon.
-
-    `ms` a launch, L2 flushed; `tflops` counts the operation's FLOPs; `flops_per_clock_sm` by the SM clock as stamped around
-    the blocks; `share_of_peak` of the chip's dense fp16 peak.
-    `peak_bytes` is what a peer allocates at most. `events` are the driver's clock event reasons in words.
-    """
+class _OnSilicon(_Frozen, frozen=True, kw_only=True):
+    """What was measured: a build and launch on a workload; and where: a machine's class, its GPU's name, card and driver."""
 
     schema: int
     build: str
@@ -228,6 +223,16 @@ class Timing(_Frozen, frozen=True, kw_only=True, tag="timing", tag_field="kind")
     gpu: str
     card: str
     driver: str
+
+
+class Timing(_OnSilicon, frozen=True, kw_only=True, tag="timing", tag_field="kind"):
+    """Measured figures of a build and launch on a workload, by silicon.
+
+    `ms` a launch, L2 flushed; `tflops` counts the operation's FLOPs; `flops_per_clock_sm` by the SM clock as stamped around
+    the blocks; `share_of_peak` of the chip's dense fp16 peak.
+    `peak_bytes` is what a peer allocates at most. `events` are the driver's clock event reasons in words.
+    """
+
     regime: str
     protocol: int
     ms: Interval
@@ -255,7 +260,7 @@ class Hot(_Frozen, frozen=True, kw_only=True):
     reason: str
 
 
-class Counters(_Frozen, frozen=True, kw_only=True, tag="counters", tag_field="kind"):
+class Counters(_OnSilicon, frozen=True, kw_only=True, tag="counters", tag_field="kind"):
     """What the hardware counted in one launch of a build on a workload, the clock not locked. Shares are of 1.
 
     `tensor_active` is of the SM cycles that passed (`sm_cycles`, on `sms` SMs); `path_flops` maps a tensor path to the FLOPs that
@@ -264,15 +269,6 @@ class Counters(_Frozen, frozen=True, kw_only=True, tag="counters", tag_field="ki
     local memory. `hot` are the instructions of `entry` at which most warps waited, the most first.
     """
 
-    schema: int
-    build: str
-    launch: str
-    workload: str
-    shape: dict[str, int]
-    machine: str
-    gpu: str
-    card: str
-    driver: str
     ncu: str
     ms: float
     sms: int
