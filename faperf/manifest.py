@@ -209,13 +209,15 @@ class Manifests:
 
 
 def load_manifests(project: Project) -> Manifests:
-    """Every `manifests/*.yaml`. A broken file is kept as an error in `broken`; the other versions go on."""
+    """Every `manifests/*.yaml`. A broken file is kept as an error in `broken`, and so is a `.yml`; the other versions go on."""
     versions: dict[str, Version] = {}
     workloads: dict[str, Workload] = {}
     broken: list[ManifestError] = []
-    for path in sorted(project.manifests.glob("*.yaml")):
+    for path in sorted([*project.manifests.glob("*.yaml"), *project.manifests.glob("*.yml")]):
         where = project.relative(path)
         try:
+            if path.suffix == ".yml":
+                raise ManifestError("not read: it ends in .yml", where=where, remedy=f"name it {path.stem}.yaml")
             if path.name == WORKLOADS:
                 workloads = {w.name: w for w in _expand(decode_yaml(path, where, _Workloads))}
                 continue

@@ -448,6 +448,18 @@ def decode(line: bytes) -> Record:
     return record if record.schema == SCHEMA else _decode_other(line, None)
 
 
+class Schema(msgspec.Struct):
+    """What every schema of every file has."""
+
+    schema: int
+
+
+def refuse_newer(schema: int, where: str | None = None) -> None:
+    """Raises HistoryError where a newer faperf wrote it."""
+    if schema > SCHEMA:
+        raise HistoryError(f"schema {schema}; this faperf reads up to {SCHEMA}", where=where, remedy="upgrade faperf")
+
+
 def _decode_other(line: bytes, error: Exception | None) -> Record:
     """The slow path: an old schema, a newer one, or damage."""
     try:
@@ -455,8 +467,8 @@ def _decode_other(line: bytes, error: Exception | None) -> Record:
         schema = content["schema"]
     except (msgspec.DecodeError, KeyError, TypeError, RecursionError):
         raise HistoryError(f"not a record: {error}", remedy="restore the line from git, or delete it") from error
-    if isinstance(schema, int) and schema > SCHEMA:
-        raise HistoryError(f"schema {schema}; this faperf reads up to {SCHEMA}", remedy="upgrade faperf")
+    if isinstance(schema, int):
+        refuse_newer(schema)
     try:
         while isinstance(schema, int) and schema in UPGRADES:
             content = UPGRADES[schema](content)

@@ -516,6 +516,17 @@ def test_the_source_did_it(faperf: Cli, spilling: UserProject, nvccs: dict[str, 
     assert rows(answer)["t1"]["cause"] == "the source"
 
 
+def test_a_budget_that_no_verdict_could_come_of_is_a_usage_error(faperf: Cli, branch: UserProject) -> None:
+    """Eight that agree are a false alarm once in 128 times, seven are one too often."""
+    answer = faperf("gate", "--budget", "1.4")
+    assert answer.exit_code == 2
+    assert (
+        "--budget 1.4 is too little: a verdict takes 8 instances of 0.2 s each\n  → --budget 1.6 or more"
+        in answer.stderr
+    )
+    assert faperf("gate", "--budget", "1.6").exit_code == 0
+
+
 def test_usage_of_toolchains(faperf: Cli, nvccs: dict[str, str]) -> None:
     assert faperf("gate", *(["--toolchain", nvccs["old"]] * 3)).exit_code == 2
     assert faperf("gate", "--toolchain", nvccs["old"], "--nvcc", nvccs["old"]).exit_code == 2
