@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from faperf.cli.complete import TARGET, VERSION, WORKLOAD
-from faperf.cli.screen import complain, note, progress_shown
+from faperf.cli.screen import complain, note, progress_shown, warn
 from faperf.cli.shared import (
     WRONG,
     format_option,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from faperf.building import Outcome, Workshop
     from faperf.history import History
     from faperf.project import Project
+    from faperf.record import Run
 
 
 @click.command()
@@ -112,6 +113,7 @@ def run(
         shown = workloads[0] if workloads else None
         print_ladder(project, workshop.history, outcome.run, outcome.builds, targets, style, shown)
         _say_recorded(project, workshop.history, outcome)
+        _warn_flat(workshop.history, outcome.run)
         if counters:
             _count(workshop, selection, outcome, workloads, here, nvcc, style)
     failures = [failure for outcome in outcomes for failure in outcome.failures]
@@ -203,6 +205,16 @@ def _refuse_others(context: click.Context, allowed: Sequence[str]) -> None:
             name = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
             what = f"{name} does not go with --bundle: what a bundle measures was said to faperf bundle"
             raise click.UsageError(what)
+
+
+def _warn_flat(history: History, run: Run) -> None:
+    """Of each version whose time stays as it is while its workloads grow."""
+    from faperf.figures import timings_of
+    from faperf.report.worth import flat_line
+
+    for entry in run.entries:
+        if len(entry.measured) > 1 and (line := flat_line(timings_of(history, run, entry.version, entry.target))):
+            warn(f"{entry.version} for {entry.target}: {line}")
 
 
 def _run_bundle(directory: Path, bundle: Path, out: Path) -> None:
