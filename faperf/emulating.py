@@ -26,7 +26,7 @@ from faperf.history import write_atomically
 from faperf.launch import ResolvedLaunch, launch_digest
 from faperf.manifest import Version, Workload
 from faperf.operations import Operation, Operations, Place, find_operation, tensors_of
-from faperf.record import Check
+from faperf.record import Check, Emulated, EmulatorVerdict
 from faperf.resolve import resolve
 from faperf.verify import POISON, checked
 
@@ -131,6 +131,18 @@ def answers(asks: Sequence[Ask], jobs: int) -> Iterator[list[Verdict]]:
             yield futures[number].result() if found is None else found
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def summary(verdicts: Sequence[Verdict]) -> Emulated:
+    """An answer in one: it ends with what is wrong or was refused."""
+    last = verdicts[-1]
+    if last.check is None:
+        return Emulated(EmulatorVerdict.REFUSED, str(last.refused))
+    if not last.check.ok:
+        return Emulated(
+            EmulatorVerdict.WRONG, f"on {last.check.distribution}, {last.check.workload}: {last.check.failure}"
+        )
+    return Emulated(EmulatorVerdict.RIGHT)
 
 
 def _known(ask: Ask) -> list[Verdict] | None:
