@@ -12,6 +12,7 @@ DIVERGENT = "divergent barrier"
 BAD_BARRIER = "bad mbarrier"
 BAD_DESCRIPTOR = "bad descriptor"
 TMEM = "tensor memory"
+ENDED = "ended CTA"
 ASSERTION = "assertion"
 
 

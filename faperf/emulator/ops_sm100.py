@@ -27,12 +27,11 @@ from faperf.emulator.fault import (
     NotEmulatedError,
 )
 from faperf.emulator.matrix import footprint, tcgen05_descriptor
-from faperf.emulator.memory import CLOCK_BITS
 from faperf.emulator.ops_common import in_turn_where_wrong, only, selected, spaces, together, within
 from faperf.emulator.ops_sm80 import barrier_address
 from faperf.emulator.provenance import origins
 from faperf.emulator.ptx import Instruction
-from faperf.emulator.state import TENSOR, WARP, Array, Path, Wave
+from faperf.emulator.state import CLOCK_BITS, TENSOR, WARP, Array, Path, Wave
 
 LANES, COLUMNS = 128, 512
 WINDOWS = np.arange(4)
