@@ -7,6 +7,7 @@
     memory     global and shared memory with what is known of each byte: in bounds, written, by whom, seen by whom
     cluster    what CTAs do in each other's shared memory
     barrier    mbarriers, and the barriers of a CTA and of a cluster
+    transactions  the bytes that mbarriers expect, and those that are copied to them
     schedule   which path runs next, when a transfer lands, what stands still
     matrix     matrices in shared memory, as descriptors name them
     emulate    tensors in emulated memory, and resolved launches over them
@@ -14,7 +15,7 @@
 Needs numpy; this module does not, so that a command may ask for VERSION and SCHEDULES alone.
 """
 
-VERSION = 9
+VERSION = 10
 """Part of every kept verdict: raise it when a result or a diagnosis may change."""
 
 LOCKSTEP = "lockstep"

@@ -68,11 +68,12 @@ class Visits:
             np.maximum.at(self.clock, (homes, agents), wave.clocks[warps, agents])
             self.line[homes, agents] = ins.index
 
-    def comes(self, warps: Array, homes: Array, agent: int, clocks: Array, ins: Instruction) -> None:
-        """An agent comes on behalf of warps; a CTA that is told of these clocks of his knows that he is gone."""
+    def comes(self, warps: Array, homes: Array, agents: Array, clocks: Array, ins: Instruction) -> None:
+        """Agents come on behalf of warps; a CTA that is told of these clocks of theirs knows that they are gone."""
         abroad = self.wave.home_of_warp[warps] != homes
-        np.maximum.at(self.clock, (homes[abroad], agent), clocks[abroad])
-        self.line[homes[abroad], agent] = ins.index
+        to, who = homes[abroad], np.broadcast_to(agents, homes.shape)[abroad]
+        np.maximum.at(self.clock, (to, who), clocks[abroad])
+        self.line[to, who] = ins.index
 
     def exited(self, warps: Array) -> None:
         """Flat warps have ended. Raises DiagnosisError where somebody may still come to their CTA."""

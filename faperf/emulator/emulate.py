@@ -104,19 +104,19 @@ class Device:
         if sample is not None and sample < len(ctas) * size:
             ctas = [ctas[n] for n in sorted(random.Random(seed).sample(range(len(ctas)), max(1, sample // size)))]
         together = max(1, LANES // (-(-block[0] * block[1] * block[2] // 32) * 32 * size))
+        kept = Origins(self.memory) if self.follows_origins else None
         wave: Wave | None = None
         for first in range(0, len(ctas), together):
             wave = Wave(program, ctas[first : first + together], grid, block, self.memory, smem, wave, cluster)
             wave.extra["parameters"], wave.extra["maps"] = bytes(parameters), self._maps
-            wave.extra["exact_sums"] = self.exact_sums
-            if self.follows_origins:
-                wave.extra["origins"] = Origins(wave)
+            wave.extra["exact_sums"], wave.extra["origins"] = self.exact_sums, kept
             for row, name in program.global_rows:
                 wave.registers[64][row] = self._variables[name]
             scheduler = Scheduler(wave, schedule, seed + first)
             scheduler.traced = self.trace
             try:
                 scheduler.run()
+                wave.barriers.hold_to_bytes()
                 if "tmem" in wave.extra:
                     wave.extra["tmem"].finish()
                 if int(wave.clocks.max()) >> CLOCK_BITS:
@@ -124,7 +124,7 @@ class Device:
             finally:
                 self.executed += wave.executed
                 self.warnings |= wave.warnings
-                self.notes |= origins.notes if (origins := wave.extra.get("origins")) is not None else {}
+                self.notes |= dict.fromkeys(kept.notes.values()) if kept is not None else {}
 
     def _argument(self, argument: ResolvedArgument) -> bytes:
         if argument.tensor is not None:
@@ -148,5 +148,6 @@ class Device:
 
     def encode(self, tensor: TensorMap) -> bytes:
         """128 bytes that kernels of this device know as the tensor map."""
-        self._maps.append(tensor)
-        return (MAP_MAGIC + struct.pack("<I", len(self._maps) - 1)).ljust(128, b"\0")
+        if tensor not in self._maps:
+            self._maps.append(tensor)
+        return (MAP_MAGIC + struct.pack("<I", self._maps.index(tensor))).ljust(128, b"\0")

@@ -10,10 +10,13 @@ MISSING_WAIT = "missing wait"
 RACE = "race"
 DIVERGENT = "divergent barrier"
 BAD_BARRIER = "bad mbarrier"
+EXPECT_TX = "wrong expect_tx"
 BAD_DESCRIPTOR = "bad descriptor"
 TMEM = "tensor memory"
 ENDED = "ended CTA"
 ASSERTION = "assertion"
+LAYOUT = "operand layout"
+"""No fault of its own: what stands behind a wrong result (`provenance`)."""
 
 
 class DiagnosisError(Exception):

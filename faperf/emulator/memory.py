@@ -15,7 +15,7 @@ import numpy as np
 from faperf.emulator.cluster import Visits
 from faperf.emulator.fault import MISALIGNED, MISSING_WAIT, OUT_OF_BOUNDS, RACE, UNINITIALISED, DiagnosisError
 from faperf.emulator.ptx import Instruction
-from faperf.emulator.state import BARRIER_AGENTS, CLOCK_BITS, COPY, RANK_BIT, TENSOR, Array, Path
+from faperf.emulator.state import BARRIER_AGENTS, CLOCK_BITS, COPY, FIRST_BARRIER, RANK_BIT, TENSOR, Array, Path
 
 if TYPE_CHECKING:
     from faperf.emulator.state import Wave
@@ -325,6 +325,8 @@ class Shared:
         agent = stamp >> CLOCK_BITS
         what = f"{self._warp(warp)} {does} shared address {self._address(word):#x}, "
         kind, writer = divmod(agent, self.wave.warps)
+        if kind >= FIRST_BARRIER:
+            self.wave.barriers.hold_to_bytes(agent - FIRST_BARRIER * self.wave.warps)
         issuer = writer * len(self.wave.ctas) + warp % len(self.wave.ctas)
         waited = kind == COPY and self.wave.clocks[issuer, agent] >= stamp & ((1 << CLOCK_BITS) - 1)
         if kind == 0 or waited:
@@ -343,6 +345,9 @@ class Shared:
             at = np.unravel_index(int(np.argmax(missing)), missing.shape)
             first = int(offset[at]) >> 2
             word = first + int(np.argmin(self.written[first : first + words]))
+            agent = int(self.stamp[word]) >> CLOCK_BITS
+            if agent >= FIRST_BARRIER * self.wave.warps:
+                self.wave.barriers.hold_to_bytes(agent - FIRST_BARRIER * self.wave.warps)
             raise DiagnosisError(
                 UNINITIALISED,
                 f"{self._warp(int(np.broadcast_to(warps, missing.shape)[at]))} reads shared address "
@@ -367,7 +372,7 @@ class Shared:
 
     def barrier_agent(self, slot: int) -> int:
         """The agent that fills shared memory and tells a barrier of it."""
-        return 4 * self.wave.warps + slot % BARRIER_AGENTS
+        return FIRST_BARRIER * self.wave.warps + slot % BARRIER_AGENTS
 
     def own(self, flat_warp: Array) -> Array:
         """The offset at which the shared memory of a warp's CTA begins."""

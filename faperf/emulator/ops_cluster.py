@@ -158,6 +158,8 @@ def _store_later(d: Decoder, ins: Instruction) -> Operation:
             warps, ctas, its = path.flat_warps[lanes], path.ctas[lanes], offset[lanes]
             counter = wave.barriers.mbarrier(bar, ctas, ins, warps)
             agent, clock = shared.barrier_agent(counter.slot), counter.phase[ctas] + 1
+            for cta, count in zip(*np.unique(ctas, return_counts=True), strict=True):
+                counter.ledger.copies(cta[None], whole * int(count), counter.phase, ins, foreign=True)
             shared.write_later(warps, its, whole, agent << CLOCK_BITS | clock, ins)
             if shared.visits is not None:
                 shared.visits.comes(warps, its // shared.size, agent, clock, ins)

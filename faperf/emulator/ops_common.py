@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from faperf.emulator.cluster import WITHIN
 from faperf.emulator.decode import (
     LOCAL_WINDOW,
     Decoder,
@@ -197,6 +198,23 @@ def _own(path: Path, address: Array, ins: Instruction) -> None:
         who = path.wave.name_of(int(path.lanes()[which % other.shape[-1]]))
         what = f"{who} accesses shared address {int(address.flat[which]):#x}, of another CTA, without .shared::cluster"
         raise DiagnosisError(OUT_OF_BOUNDS, what, ins.place)
+
+
+def spread(path: Path, address: Array, mask: Array, size: int, ins: Instruction) -> tuple[Array, Array]:
+    """(which lane of those that take part, the address) for each CTA of each lane's mask, at the same place in it.
+
+    Raises DiagnosisError for CTAs that there are not, and for `size` bytes that are not in their shared memory.
+    """
+    wave, lanes = path.wave, path.lanes()
+    wrong = (mask == 0) | (mask >> wave.size != 0)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        what = f"{wave.name_of(int(lanes[first]))} names the CTAs {int(mask[first]):#x} of a cluster of {wave.size}"
+        raise DiagnosisError(OUT_OF_BOUNDS, what, ins.place)
+    ranks, which = np.nonzero(mask >> np.arange(wave.size)[:, None] & 1)
+    address = address[which] & WITHIN | ranks << RANK_BIT
+    wave.shared.locate(path, address, size, ins, align=1, lanes=lanes[which], later=True)
+    return which, address
 
 
 def together(path: Path, ins: Instruction) -> None:

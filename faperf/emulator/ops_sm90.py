@@ -28,10 +28,10 @@ from faperf.emulator.fault import (
 )
 from faperf.emulator.matrix import HALF, footprint, swizzled, wgmma_descriptor
 from faperf.emulator.memory import CHUNK, GLOBAL_BASE, SHARED_WINDOW, UNITS, Global
-from faperf.emulator.ops_common import only, together, within
+from faperf.emulator.ops_common import only, spread, together, within
 from faperf.emulator.provenance import origins
 from faperf.emulator.ptx import Instruction, split_operands
-from faperf.emulator.rounding import from_brain
+from faperf.emulator.rounding import from_brain, halves_of
 from faperf.emulator.state import BULK, CLOCK_BITS, RANK_BIT, TENSOR, WARP, Array, Path, Wave
 
 WARPGROUP = -2
@@ -97,8 +97,6 @@ def _tensor_copy(d: Decoder, ins: Instruction) -> Operation:
                 continue
             content = box.load(wave.memory, int(at[index]))
             for first, bar in targets.of(path, index, at, bars, box.bytes):
-                if (kept := origins(wave)) is not None:
-                    kept.fill(np.arange(first, first + box.bytes, CHUNK) >> 4, box.origins(int(at[index])))
                 _fill_later(wave, lane, first, content, bar, ins)
 
     return run
@@ -146,27 +144,18 @@ class Targets:
 
     def of(self, path: Path, index: int, to: Array, bars: Array, size: int) -> Iterator[tuple[int, int]]:
         """(offset, address of the mbarrier) for the lane `index` that takes part. Raises DiagnosisError."""
-        wave, lane, ins = path.wave, path.lanes()[index : index + 1], self.ins
-        given, bar = int(to[index]), int(bars[index])
-        ranks = [given >> RANK_BIT]
+        wave, lane, ins, bar = path.wave, path.lanes()[index : index + 1], self.ins, int(bars[index])
+        given = to[index : index + 1]
         if self.mask is not None:
-            mask = int(path.pick(path.r["u16"][self.mask])[index])
-            ranks = [rank for rank in range(16) if mask >> rank & 1]
-            if not ranks or ranks[-1] >= wave.size:
-                raise DiagnosisError(
-                    OUT_OF_BOUNDS, f"{wave.name_of(int(lane[0]))} copies to the CTAs {mask:#x} of a cluster of {wave.size}",
-                    ins.place,
-                )  # fmt: skip
-        elif ranks[0] >> self.pair != bar >> RANK_BIT >> self.pair:
-            raise DiagnosisError(
-                BAD_BARRIER,
-                f"a copy to rank {ranks[0]} of the cluster tells an mbarrier of rank {bar >> RANK_BIT}",
-                ins.place,
-            )
-        for rank in ranks:
+            mask = path.pick(path.r["u16"][self.mask])[index : index + 1]
+            given = spread(Path(wave, lane, 0, None), given, mask, size, ins)[1]
+        elif int(given[0]) >> RANK_BIT >> self.pair != bar >> RANK_BIT >> self.pair:
+            what = f"a copy to shared address {int(given[0]):#x} tells an mbarrier of another CTA, {bar:#x}"
+            raise DiagnosisError(BAD_BARRIER, what, ins.place)
+        for address in given:
+            rank = int(address) >> RANK_BIT
             there = (rank & ~1) | (bar >> RANK_BIT & 1) if self.pair else rank
-            address = np.array([rank << RANK_BIT | given & WITHIN])
-            first = int(wave.shared.locate(path, address, size, ins, lanes=lane, align=16, later=True)[0])
+            first = int(wave.shared.locate(path, address[None], size, ins, lanes=lane, align=16, later=True)[0])
             yield first, there << RANK_BIT | bar & WITHIN
 
 
@@ -193,13 +182,6 @@ class Box:
             elements = memory.bytes.view(UNITS[unit])
             content.view(UNITS[unit])[self._order(at, unit)[inside]] = elements[where[inside] // unit]
         return content
-
-    def origins(self, at: int) -> Array:
-        """The global address of each chunk as it lies in shared memory; 0 where that is not one run of bytes."""
-        found = np.zeros(self.bytes // CHUNK, np.int64)
-        if self.chunks is not None:
-            found[self._order(at, CHUNK)] = GLOBAL_BASE + self.start + self.chunks * CHUNK
-        return found
 
     def store(self, memory: Global, content: Array, at: int) -> None:
         """What lies in shared memory goes to the tensor; what is outside of it is dropped."""
@@ -239,6 +221,8 @@ def _fill_later(wave: Wave, lane: Array, first: int, content: Array, barrier: in
     counter = wave.barriers.mbarrier(barrier, ctas, ins, warps)
     agent = wave.shared.barrier_agent(counter.slot)
     clock = counter.phase[ctas] + 1
+    foreign = barrier >> RANK_BIT != int(wave.home_of_warp[warps[0]]) % wave.size
+    counter.ledger.copies(ctas, len(content), counter.phase, ins, foreign)
     offset = np.arange(first, first + len(content), CHUNK)
     wave.shared.write_later(warps, offset, CHUNK, agent << CLOCK_BITS | clock, ins)
     if wave.shared.visits is not None:
@@ -427,7 +411,7 @@ def _wgmma(d: Decoder, ins: Instruction) -> Operation:
             place = footprint(wgmma_descriptor(value, ins), rows, 16, bool(across))
             within(path, place, ins)
             if (kept := origins(wave)) is not None:
-                kept.look(place, base, ins)
+                kept.look(place, base, wave, ins)
             its = np.arange(len(bits))[its]
             chunks = (base[its, None] + place.chunks.reshape(-1)).reshape(len(its), -1)
             wave.shared.read_later(warps[its, None], chunks, stamp[its, None], ins)
@@ -453,8 +437,12 @@ def _wgmma(d: Decoder, ins: Instruction) -> Operation:
                     -1, 8, 4, 2
                 )
             a = a.reshape(warps, 16, 16)
+            if (kept := origins(wave)) is not None:
+                kept.look_at(halves_of(a, least == -126), ins)
         else:
             a = operand(path, path.r["u64"][left][::WARP], 64, across_a, member * 16)
+            if (kept := origins(wave)) is not None:
+                kept.look_at_pair(ins)
         keep = (path.r[keep_kind][scale] != 0)[::WARP]
         before = np.stack([r[out] for out in outs]).view(np.float32 if single else np.float16)
         lines = (

@@ -103,7 +103,7 @@ class Wave:
         self.tid = self.warp * WARP + flat % WARP
         self.exists = self.tid < self.threads
         self.exited = np.zeros(self.lanes, bool)
-        self.agents = 4 * self.warps + BARRIER_AGENTS
+        self.agents = FIRST_BARRIER * self.warps + BARRIER_AGENTS
         if self.agents > MOST_AGENTS:
             raise NotEmulatedError(f"{self.size} CTAs of {self.cta_warps} warps in a cluster")
         self.clocks = np.zeros((self.warps * count, self.agents), np.int32)
@@ -198,7 +198,7 @@ CLOCK_BITS = 20
 """A stamp is an agent and, in so many bits, its clock."""
 MOST_AGENTS = 1 << (31 - CLOCK_BITS)
 BARRIER_AGENTS = 32
-COPY, TENSOR, BULK = 1, 2, 3
+COPY, TENSOR, BULK, FIRST_BARRIER = 1, 2, 3, 4
 """Agents of a warp, by `warps * kind + warp`: its cp.async, its MMAs, its bulk stores. After them one a TMA barrier."""
 
 SPECIALS = {
