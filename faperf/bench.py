@@ -102,6 +102,15 @@ class Bench:
         """A side's launches over `tensors`, its module loaded anew. Raises LaunchError."""
         return Kernels(side.cubin, side.launches[workload.name]).bind(tensors)
 
+    def build_of(self, side: Side) -> str:
+        """What a side's figures stand for."""
+        return side.build
+
+    def control_of(self, side: Side) -> Side | None:
+        """The peer that stands for the control beside `side`; None for the control kernel."""
+        control = self.job.control
+        return control.side if control and control.side.operation == side.operation else None
+
     def profiled(self, wanted: bool) -> contextlib.AbstractContextManager[None]:
         return self.card.profiled() if wanted else contextlib.nullcontext()
 
@@ -160,6 +169,9 @@ class Bench:
         own = measured.series[0]
         series = {series.side: series for series in measured.series}
         roles = {name: role for role, name in task.partners.items()} | {CONTROL: CONTROL}
+        control = self.control_of(side)
+        builds = {name: self.build_of(each) for name, each in sides.items()}
+        builds[CONTROL] = self.build_of(control) if control else control_identity(self.card.capability)
         shape, ms = workload.shape, own.ms.value
         operation = self.operations[side.operation]
         flops = operation.flops(shape)
@@ -177,7 +189,7 @@ class Bench:
             void.append(f"{len(others)} other process(es) on the card")
         return Timing(
             schema=record.SCHEMA,
-            build=side.build,
+            build=builds[side.name],
             launch=launch_of(side, workload),
             workload=workload.name,
             shape=shape,
@@ -200,7 +212,7 @@ class Bench:
             pairs=[
                 Pair(
                     role=roles[ratio.partner],
-                    build=self._build_of(ratio.partner),
+                    build=builds[ratio.partner],
                     version=CONTROL if ratio.partner == CONTROL else sides[ratio.partner].version,
                     time=_interval(ratio.time),
                     cycles=_interval(ratio.cycles) if ratio.cycles else None,
@@ -215,9 +227,6 @@ class Bench:
         """The clock at which the last timing ended, where the card has had no time to cool down since."""
         when, clock = self._last
         return clock if time.monotonic() - when < STILL_WARM_S else None
-
-    def _build_of(self, name: str) -> str:
-        return control_identity(self.card.capability) if name == CONTROL else self.job.side(name).build
 
 
 class _Interleaved:
@@ -241,7 +250,10 @@ class _Interleaved:
         for name, side in self._sides.items():
             self._bound[name] = bench.bind(side, workload, arena.tensors)
         self._arena = arena
-        self._bound[CONTROL] = bench.card.control()
+        if peer := bench.control_of(first):
+            self._bound[CONTROL] = bench.bind(record.replace(peer, layout=first.layout), workload, arena.tensors)
+        else:
+            self._bound[CONTROL] = bench.card.control()
         bench.card.wait()
 
     def block(self, side: str, launches: int) -> Block:

@@ -19,6 +19,7 @@ from faperf.judge import Thresholds, Verdict, judge_pair, thresholds_from
 from faperf.looks import BASELINE, Look, Looks, protocol_for
 from faperf.measuring import against, job_of
 from faperf.operations import load_operations
+from faperf.peers import controlled
 from faperf.power import budget_for, instances_for, smallest_change, spread_of
 from faperf.record import Calibration, Pair, Protocol, Timing
 from faperf.worker import Here
@@ -53,7 +54,7 @@ def calibrate(
         raise MeasuringError(f"nothing that built runs on the {gpu.name} (compute capability {gpu.capability})")
     protocol = protocol_for(1, limits, budget_s)
     job = against(job, {BASELINE: job}, history.class_here(gpu.machine_class))
-    job = record.replace(job, protocol=protocol)
+    job = controlled(record.replace(job, protocol=protocol), workshop.project)
     looks = Looks(limits)
     rounds = record.replace(job, tasks=[task for _ in range(gates) for task in job.tasks])
     looks.take(rounds, gpu.card, operations, workshop.progress, here.worker)

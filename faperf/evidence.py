@@ -11,6 +11,7 @@ from faperf.judge import Thresholds
 from faperf.looks import Looks, protocol_for
 from faperf.measuring import SEED, against, job_of
 from faperf.operations import load_operations
+from faperf.peers import MARK, controlled
 from faperf.power import foresee
 from faperf.record import Check, Timing
 from faperf.trees import Ask, Place, Tree
@@ -58,6 +59,7 @@ def measure(
         return job_of(operations, tree.manifests, tree.outcome, steps, ask.workloads)
 
     job = against(job_for(new), {role: job_for(tree) for role, tree in partners.items()}, gpu.machine_class)
+    job = controlled(job, workshop.project)
     if not job.tasks:
         return Evidence(unmeasured=f"nothing that changed runs on the {gpu.name} (compute capability {gpu.capability})")
     found.comparisons = ask.sharing * sum(len(task.partners) for task in job.tasks)
@@ -74,4 +76,7 @@ def measure(
         side = job.side(task.side)
         for look in looks.at(task):
             found.timings[side.version, side.target, task.workload] = look.both
+    if job.control:
+        controls = {pair.build for timing in found.timings.values() if (pair := timing.pair("control"))}
+        found.notes = [*found.notes, *(f"control: {build.removeprefix(MARK)}" for build in sorted(controls))]
     return found

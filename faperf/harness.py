@@ -28,6 +28,7 @@ from faperf.measuring import (
     with_measured,
 )
 from faperf.operations import Operations, load_operations
+from faperf.peers import controlled
 from faperf.project import Project
 from faperf.record import Build, Check, Entry, Run, Timing
 from faperf.worker import Here, Worker
@@ -198,7 +199,7 @@ def rerun_commits(
         manifests = load_manifests(Project(workshop.commit_tree(commit)))
         steps = [step for step in Selection().steps(manifests) if (step[0].id, step[1]) in changed]
         jobs.append(job_of(operations, manifests, outcome, steps, workloads))
-    job = against(jobs[1], {"baseline": jobs[0]}, gpu.machine_class)
+    job = controlled(against(jobs[1], {"baseline": jobs[0]}, gpu.machine_class), workshop.project)
     timings: list[Timing] = []
     if job.tasks:
         keep = lambda _, found: timings.append(found) if isinstance(found, Timing) else None  # noqa: E731
@@ -245,7 +246,7 @@ def _measure(
 ) -> None:
     """Verify and time what runs on `gpu`, and enter it into the run; what is known already is carried forward."""
     operations = load_operations(workshop.project)
-    job = job_of(operations, manifests, outcome, steps, wish.workloads)
+    job = controlled(job_of(operations, manifests, outcome, steps, wish.workloads), workshop.project)
     job = record.replace(job, tasks=[task for task in job.tasks if gpu.runs(job.side(task.side).target)])
     if not job.tasks:
         targets = ", ".join(sorted({target for _, target in steps}))

@@ -308,7 +308,7 @@ def _machine_moved(stored: Measured, now: Timing) -> tuple[float, float] | None:
     if then is None or any(getattr(then, f) != getattr(now, f) for f in ("machine", "shape", "protocol", "regime")):
         return None
     controls = [(timing.ms.value, pair) for timing in (then, now) if (pair := timing.pair("control"))]
-    if len(controls) != 2:
-        return None
+    if len({pair.build for _, pair in controls}) != 1 or len(controls) != 2:
+        return None  # not interleaved with the same control
     before, after = (ms / math.exp(pair.time.value) for ms, pair in controls)
     return math.log(now.ms.value / then.ms.value), abs(math.log(after / before))

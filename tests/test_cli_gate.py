@@ -548,6 +548,23 @@ def test_slower_and_the_unchanged_version_costs_nothing(host: Host) -> None:
     assert state(host.user) == before
 
 
+def test_a_peer_is_the_control_and_one_that_cannot_run_is_an_error_of_nobodys(host: Host) -> None:
+    host.user.write("pyproject.toml", '[tool.faperf]\nemulate = false\ncontrol = "peer:cudnn"\n')
+    code, found = host.gate(t2={"ms": 1.01})
+    assert (code, found["t2"]["verdict"]) == (3, "SLOWER")
+    assert log(host.folder)[0] == "check peer:cuDNN normal tiny"  # verified before it is timed, once
+    assert sum("peer:" in line for line in log(host.folder)) == 1
+    fake_gpu.plan(host.folder, **{"peer:cuDNN": {"fault": "cannot run here"}})
+    answer = host("gate")
+    assert (answer.exit_code, timed(host.folder)) == (1, [])
+    assert (
+        "[tool.faperf] control: peer:cuDNN cannot be the control on tiny: cuDNN meets cannot run here" in answer.stderr
+    )
+    assert "pip install 'faperf[peers]'" in answer.stderr
+    fake_gpu.plan(host.folder, **{"peer:cuDNN": {"wrong": "all of it"}})
+    assert "peer:cuDNN cannot be the control on tiny: all of it" in host("gate").stderr
+
+
 def test_figures_of_what_is_unchanged_are_carried(host: Host) -> None:
     fake_gpu.plan(host.folder, t1={"ms": 2.0}, t2={"ms": 1.0})
     host("run")

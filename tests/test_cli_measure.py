@@ -294,6 +294,9 @@ def test_a_familys_name_measures_all_its_points(lengths: Host) -> None:
     asked = [line.partition(" on ")[2] for line in log(lengths.folder) if line.startswith("time ")]
     assert asked == ["lengths[S=64]", "lengths[S=256]"]
     assert "lengths[S=64] (" in answer.stdout  # the ladder shows one, and says which
+    assert (
+        "t2 for sm_90a: lengths[S=256] has 16.0 times the work of lengths[S=64] and takes 1.00 times" in answer.stderr
+    )
     point = lengths.ladder("--workload", "lengths[S=256]")["t2"]["measured"]
     assert point["timing"]["shape"]["S"] == 256
     assert lengths.ladder()["t2"]["measured"] is None  # nothing on its first workload

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from faperf.cli.complete import TARGET, VERSION, WORKLOAD
-from faperf.cli.screen import complain, note, progress_shown
+from faperf.cli.screen import complain, note, progress_shown, warn
 from faperf.cli.shared import (
     WRONG,
     format_option,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from faperf.building import Outcome, Workshop
     from faperf.history import History
     from faperf.project import Project
+    from faperf.record import Run
 
 
 @click.command()
@@ -107,6 +108,7 @@ def run(
         shown = workloads[0] if workloads else None
         print_ladder(project, workshop.history, outcome.run, outcome.builds, targets, style, shown)
         _say_recorded(project, workshop.history, outcome)
+        _warn_flat(workshop.history, outcome.run)
         if counters:
             _count(workshop, selection, outcome, workloads, here, nvcc, style)
     failures = [failure for outcome in outcomes for failure in outcome.failures]
@@ -188,6 +190,16 @@ def execute(
     Selection(versions).steps(manifests)
     exec_once(Workshop.open(project, nvcc=nvcc), [manifests.versions[name] for name in versions], target, workload)
     click.echo(f"{', '.join(versions)}: launched once")
+
+
+def _warn_flat(history: History, run: Run) -> None:
+    """Of each version whose time stays as it is while its workloads grow."""
+    from faperf.figures import timings_of
+    from faperf.report.worth import flat_line
+
+    for entry in run.entries:
+        if len(entry.measured) > 1 and (line := flat_line(timings_of(history, run, entry.version, entry.target))):
+            warn(f"{entry.version} for {entry.target}: {line}")
 
 
 def _run_bundle(directory: Path, bundle: Path, out: Path) -> None:

@@ -19,7 +19,7 @@ from faperf.manifest import Manifests, Version
 from faperf.metrics import Metrics, Worth
 from faperf.record import Build, Entry, External, Interval, KernelFacts, Reported, ReportedLadder, Run, Timing
 from faperf.report.tables import NOTHING, as_json, table
-from faperf.report.worth import counter_facts, flat_warning, metrics_facts
+from faperf.report.worth import counter_facts, flat_line, metrics_facts
 
 # ── the ladder ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -391,7 +391,8 @@ def show_text(
         if measured := silicon.get((entry.version, entry.target)):
             known = worth.get(entry.target, Worth())
             parts += _measured_facts(measured, known.metrics, style)
-            parts += flat_warning(known.timings)
+            line = flat_line(known.timings)
+            parts += [f"warning: {line}"] if line else []
             parts += [table(("counted", "value"), counter_facts(known.counters), style)] if known.counters else []
         lines = [*build.messages, *(_finding(finding) for finding in findings.get(entry.target, []))]
         if lines:
