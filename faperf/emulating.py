@@ -160,10 +160,13 @@ def _until_wrong(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
 
 
 class Emulation:
-    """Checks of one operation's kernels. Parsed PTX, inputs and references are kept."""
+    """Checks of one operation's kernels. Parsed PTX, inputs and references are kept.
 
-    def __init__(self, operation: Operation, seed: int = SEED) -> None:
-        self.operation, self.seed = operation, seed
+    With `exact_sums` matrix products are summed as a Hopper tensor core sums them (`tensor_core`).
+    """
+
+    def __init__(self, operation: Operation, seed: int = SEED, exact_sums: bool = False) -> None:
+        self.operation, self.seed, self.exact_sums = operation, seed, exact_sums
         self.executed = 0
         """Warp-instructions, over all checks."""
         self._modules: dict[str, Module] = {}
@@ -194,7 +197,10 @@ class Emulation:
 
     def _place(self, subject: Subject, distribution: str, schedule: str, kept: Path) -> Path:
         parts = (subject.ptx, subject.launches, subject.shape, subject.layout, subject.ratio_to_fp16, subject.bound)
-        doing = (self.operation.name, self.operation.version, distribution, self.seed, schedule, VERSION)
+        doing: tuple[Any, ...] = (
+            self.operation.name, self.operation.version, distribution, self.seed, schedule, VERSION,
+            *(["exact sums"] if self.exact_sums else []),
+        )  # fmt: skip
         return kept / f"{hashlib.sha256(msgspec.json.encode((parts, doing))).hexdigest()[:24]}.json"
 
     def check(
@@ -231,7 +237,7 @@ class Emulation:
         )
         if subject.build not in self._modules:
             self._modules[subject.build] = parse(subject.ptx)
-        device = Device(self._modules[subject.build], tensors)
+        device = Device(self._modules[subject.build], tensors, self.exact_sums)
         device.trace = trace
         try:
             for launch in subject.launches:

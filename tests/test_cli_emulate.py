@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -129,12 +130,17 @@ def test_no_gpu_and_the_project_can_turn_it_off(emulated: Cli, user: UserProject
 
 
 def test_emulate_looks_closer(emulated: Cli, tmp_path: Path) -> None:
-    answer = emulated("emulate", "v12", "--schedule", "lockstep", "--distribution", "normal")
-    assert answer.exit_code == 0, answer.output
-    assert answer.stdout.count("right, relative L2") == 2
-    traced = emulated("emulate", "v12", "--schedule", "lockstep", "--distribution", "normal", "--trace")
+    large = ("emulate", "v12", "--schedule", "lockstep", "--distribution", "large")
+    errors = []
+    for sums in ((), ("--exact-sums",)):
+        answer = emulated(*large, *sums)
+        assert answer.exit_code == 0, answer.output
+        errors.append(re.findall(r"right, relative L2 (\S+)", answer.stdout))
+    assert len(errors[0]) == len(errors[1]) == 2
+    assert errors[0] != errors[1], "tensor cores cut what numpy rounds"
+    traced = emulated(*large, "--trace", "--ctas", "1")
     assert "mma.sync.aligned.m16n8k16" in traced.stdout
-    assert "kernels/v12.cu:" in traced.stdout
+    assert len(set(re.findall(r"of CTA (\([0-9, ]+\))", traced.stdout))) == 1, "the one that was drawn"
     for wrong in (("--distribution", "x"), ("--workload", "x")):
         assert emulated("emulate", "v12", *wrong).exit_code == 2
     assert emulated("emulate", "nope").exit_code == 2
