@@ -23,6 +23,7 @@ class Counter:
     def __init__(self, wave: Wave, slot: int, waiters: Waiters | None = None) -> None:
         count = len(wave.ctas)
         self.waiters = waiters
+        self.init = ""
         self.slot = slot
         self.whole = False
         self.live = np.zeros(count, bool)
@@ -87,6 +88,7 @@ class Barriers:
             counter.bytes[ctas] = 0
             counter.phase[ctas] = 0
             counter.ledger.reset(ctas)
+            counter.init = ins.place
             counter.waiters = Waiters(self.wave, at)
 
     def invalidate(self, path: Path, address: Array, ins: Instruction) -> None:
@@ -367,8 +369,8 @@ class PhaseWait:
             missed = counter.waiters.missed(flat, wanted, int(counter.phase[cta]))
         return (
             f"for {what} of mbarrier {int(self.address[lanes[0]]):#x}, which is in phase {int(counter.phase[cta])} with "
-            f"{int(counter.pending[cta])} of {int(counter.count[cta])} arrivals and {int(counter.bytes[cta])} bytes missing"
-            f"{missed}"
+            f"{int(counter.pending[cta])} of {int(counter.count[cta])} arrivals (its count, {counter.init}) and "
+            f"{int(counter.bytes[cta])} bytes missing{missed}"
         )
 
 
