@@ -12,9 +12,9 @@ import numpy as np
 
 from faperf.emulator.fault import LAYOUT
 from faperf.emulator.matrix import Footprint
-from faperf.emulator.memory import CHUNK, CLOCK_BITS, GLOBAL_BASE, Global
+from faperf.emulator.memory import CHUNK, GLOBAL_BASE, Global
 from faperf.emulator.ptx import Instruction
-from faperf.emulator.state import Array, Wave
+from faperf.emulator.state import CLOCK_BITS, Array, Wave
 
 ENOUGH = 3
 """Notes of a launch."""
