@@ -383,9 +383,10 @@ class PhaseWait:
         missed = ""
         if self.by_parity and counter.waiters is not None:
             missed = counter.waiters.missed(flat, wanted, int(counter.phase[cta]))
+        counted = f" (its count, {counter.init})" if counter.pending[cta] else ""
         return (
             f"for {what} of mbarrier {int(self.address[lanes[0]]):#x}{whose}, which is in phase {int(counter.phase[cta])} with "
-            f"{int(counter.pending[cta])} of {int(counter.count[cta])} arrivals (its count, {counter.init}) and "
+            f"{int(counter.pending[cta])} of {int(counter.count[cta])} arrivals{counted} and "
             f"{int(counter.bytes[cta])} bytes missing{missed}"
         )
 
