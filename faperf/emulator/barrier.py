@@ -26,6 +26,7 @@ class Counter:
     def __init__(self, wave: Wave, slot: int, waiters: Waiters | None = None) -> None:
         count = len(wave.ctas)
         self.waiters = waiters
+        self.init = ""
         self.slot = slot
         self.whole = False
         self.live = np.zeros(count, bool)
@@ -90,6 +91,7 @@ class Barriers:
             counter.bytes[ctas] = 0
             counter.phase[ctas] = 0
             counter.ledger.reset(ctas)
+            counter.init = ins.place
             counter.waiters = Waiters(self.wave, at)
 
     def invalidate(self, path: Path, address: Array, ins: Instruction) -> None:
@@ -381,10 +383,11 @@ class PhaseWait:
         missed = ""
         if self.by_parity and counter.waiters is not None:
             missed = counter.waiters.missed(flat, wanted, int(counter.phase[cta]))
+        counted = f" (its count, {counter.init})" if counter.pending[cta] else ""
         return (
             f"for {what} of mbarrier {int(self.address[lanes[0]]):#x}{whose}, which is in phase {int(counter.phase[cta])} with "
-            f"{int(counter.pending[cta])} of {int(counter.count[cta])} arrivals and {int(counter.bytes[cta])} bytes missing"
-            f"{missed}"
+            f"{int(counter.pending[cta])} of {int(counter.count[cta])} arrivals{counted} and "
+            f"{int(counter.bytes[cta])} bytes missing{missed}"
         )
 
 
