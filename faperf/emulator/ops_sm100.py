@@ -1,4 +1,4 @@
-"""sm_100a and sm_103a: tensor memory and tcgen05, for one CTA (cta_group::1).
+"""sm_100a and sm_103a: tensor memory, and tcgen05 but for its MMA (`ops_sm100_mma`).
 
 Tensor memory has 128 lanes of 512 columns of 32 bits. What an MMA writes belongs to an asynchronous agent of the warp that
 issued it, until an mbarrier that a commit arrived on tells of its end; a warp that reads it earlier misses a wait. A load's
