@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from faperf.ranksum import Estimate
 
 CONTROL = "control"
-CLOCK_GAP = 0.02
 STILL_WARM_S = 1.0
 SLOWER_BY = 20
 """A block may take so many times as long as its launches did before it counts as hanging, beside one launch's own limit."""
@@ -167,7 +166,7 @@ class Bench:
         measured = measure(device, [*sides, CONTROL], self.job.protocol, self.draw, self._steady_mhz())
         self._last = (time.monotonic(), measured.steady_mhz)
         own = measured.series[0]
-        series = {series.side: series for series in measured.series}
+        clocks = {series.side: series.clock_mhz for series in measured.series}
         roles = {name: role for role, name in task.partners.items()} | {CONTROL: CONTROL}
         control = self.control_of(side)
         builds = {name: self.build_of(each) for name, each in sides.items()}
@@ -177,14 +176,8 @@ class Bench:
         flops = operation.flops(shape)
         peak = _peak(self.card.capability)
         per_clock = flops / (ms * 1e-3) / (own.clock_mhz * 1e6) / self.card.sms if own.clock_mhz else None
-        gaps = {name: _gap(own.clock_mhz, s.clock_mhz) for name, s in series.items()}
         regime = "sustained" if "power cap" in reason_words(own.reasons) else "burst"
-        void = [  # at the power cap a side that draws more runs slower: a cause, not a doubt
-            f"the SM clock differs by {gap:.1%} from {name}'s"
-            for name, gap in gaps.items()
-            if regime == "burst" and gap is not None and gap > CLOCK_GAP and name != CONTROL
-        ]
-        void += [f"{word}" for s in measured.series for word in reason_words(s.reasons & VOIDING_REASONS)]
+        void = [word for s in measured.series for word in reason_words(s.reasons & VOIDING_REASONS)]
         if others := self.card.others():
             void.append(f"{len(others)} other process(es) on the card")
         return Timing(
@@ -217,7 +210,7 @@ class Bench:
                     time=_interval(ratio.time),
                     cycles=_interval(ratio.cycles) if ratio.cycles else None,
                     instances=[round(value, 6) for value in ratio.instances],
-                    clock_gap=gaps[ratio.partner],
+                    clock_gap=_gap(own.clock_mhz, clocks[ratio.partner]),
                 )
                 for ratio in measured.ratios
             ],

@@ -68,6 +68,11 @@ def measure(
         shapes = {task.workload: job.workload(task.workload).shape for task in job.tasks}
         known = workshop.history.calibrations(workshop.history.class_here(gpu.machine_class))
         found.notes = foresee(known, shapes, protocol, found.comparisons, limits)
+        if protocol.budget_s > ask.budget_s != Ask.budget_s:
+            what = (
+                f"{found.comparisons} comparisons share the false alarms, so each version takes {protocol.budget_s:g} s"
+            )
+            found.notes.append(f"{what} of GPU time instead of {ask.budget_s:g}")
     found.job = job = record.replace(job, seeds=SEEDS, protocol=protocol)
     looks = Looks(limits, found.comparisons)
     looks.take(job, gpu.card, operations, workshop.progress, here.worker, timed=ask.timed)

@@ -33,7 +33,7 @@ from faperf.locating import Locator
 from faperf.looks import BASELINE
 from faperf.manifest import Accepted, Budgets, Version
 from faperf.measuring import side_name
-from faperf.record import Interval, Pair, Timing
+from faperf.record import EmulatorVerdict, Interval, Pair, Timing
 from faperf.trees import Ask, Place, Tree
 
 PINNED = "pinned"
@@ -100,7 +100,9 @@ class Judge:
         wrong = self._wrong(place, workload)
         entry = self.new.outcome.run.entry(*place)
         if entry is not None and entry.emulated is not None:  # no GPU here ran it
-            (wrong if entry.emulated.startswith("WRONG") else notes).append(_emulated(entry.emulated))
+            refused = entry.emulated.verdict is EmulatorVerdict.REFUSED
+            said = wrong if entry.emulated.verdict is EmulatorVerdict.WRONG else notes
+            said.append(f"{'' if refused else 'emulated: '}{entry.emulated}")
         drifted = since.time if since and drift is Verdict.SLOWER else None
         regressions = self._regressions(row, place, workload, timing, verdict, drifted)
         undecided = {verdict, drift} & set(UNDECIDED)
@@ -288,10 +290,6 @@ class Judge:
 
 def _only(budgets: Budgets, name: str) -> Budgets:
     return Budgets(**{name: getattr(budgets, name)})
-
-
-def _emulated(words: str) -> str:
-    return words if words.startswith("not emulated") else f"emulated: {words}"
 
 
 def _up(amount: float) -> float:

@@ -21,6 +21,7 @@ from faperf.device import CANNOT, LaunchError
 from faperf.errors import HistoryError, MeasuringError
 from faperf.history import History, write_atomically
 from faperf.job import Job, JobWorkload, Side, Task, blank_check, launch_of
+from faperf.judge import voided
 from faperf.manifest import Manifests, Version, Workload
 from faperf.operations import Operation, Operations
 from faperf.peers import CHILD
@@ -291,7 +292,7 @@ def _verify(
 def _time(job: Job, task: Task, worker: Worker) -> Found:
     """The timing; a failed check where the kernel did not live through it."""
     try:
-        return worker.time(task)
+        return voided(worker.time(task))
     except FaultError as fault:
         blank = blank_check(job, job.side(task.side), job.workload(task.workload), "timing", job.seeds[0])
         return record.replace(blank, fault=fault.kind, failure=f"while timing: {fault.kind}: {fault.detail}")
@@ -368,19 +369,10 @@ def read_results(path: Path) -> Results:
 T = TypeVar("T", Job, Results)
 
 
-class _Schema(msgspec.Struct):
-    """What every schema of both files has."""
-
-    schema: int
-
-
 def _read(path: Path, kind: type[T], what: str) -> T:
     try:
         packed = path.read_bytes()
-        schema = msgspec.msgpack.decode(packed, type=_Schema).schema
-        if schema > record.SCHEMA:
-            what = f"schema {schema}; this faperf reads up to {record.SCHEMA}"
-            raise HistoryError(what, where=str(path), remedy="upgrade faperf")
+        record.refuse_newer(msgspec.msgpack.decode(packed, type=record.Schema).schema, str(path))
         content: T = msgspec.msgpack.decode(packed, type=kind)
     except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise HistoryError(f"not a {what}: {error}", where=str(path), remedy="make it again") from error

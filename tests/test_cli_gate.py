@@ -342,6 +342,27 @@ def test_where_the_branch_left_main_though_main_went_on(faperf: Cli, spilling: U
     assert gated_against(faperf) == moved
 
 
+def test_uncommitted_changes_on_main_are_gated_against_head(faperf: Cli, branch: UserProject) -> None:
+    """HEAD's own change is no longer asked about; before the second commit there is a baseline, too."""
+    branch.git("switch", "--quiet", "main")
+    branch.edit("manifests/t1.yaml", *TIGHT)
+    first = branch.git("rev-parse", "HEAD")
+    answer = faperf("gate", "--format", "json")
+    assert (answer.exit_code, baseline_of(answer)) == (3, first), answer.output
+    head = branch.commit("fewer registers")
+    answer = faperf("gate", "--format", "json")
+    assert (answer.exit_code, baseline_of(answer)) == (3, first), answer.output
+    branch.write("README.md", "no build input\n")
+    assert baseline_of(faperf("gate", "--format", "json")) == first
+    branch.edit("kernels/t1.cu", "forty live", "40 live")  # a comment
+    answer = faperf("gate", "--format", "json")
+    assert (answer.exit_code, baseline_of(answer)) == (0, head), answer.output
+    branch.git("switch", "--quiet", "--create", "topic")  # a branch that has left main has its fork, dirty or not
+    branch.commit("a comment")
+    branch.edit("kernels/t1.cu", "40 live", "some live")
+    assert baseline_of(faperf("gate", "--format", "json")) == head
+
+
 def test_refs_that_are_not_there(faperf: Cli, branch: UserProject, untouched: None) -> None:
     for option in ("--baseline", "--pinned"):
         answer = faperf("gate", option, "nope")
@@ -493,6 +514,17 @@ def test_the_source_did_it(faperf: Cli, spilling: UserProject, nvccs: dict[str, 
     answer = faperf("gate", "t1", "--toolchain", nvccs["old"], "--toolchain", nvccs["same"], "--format", "json")
     assert answer.exit_code == 3, answer.output
     assert rows(answer)["t1"]["cause"] == "the source"
+
+
+def test_a_budget_that_no_verdict_could_come_of_is_a_usage_error(faperf: Cli, branch: UserProject) -> None:
+    """Eight that agree are a false alarm once in 128 times, seven are one too often."""
+    answer = faperf("gate", "--budget", "1.4")
+    assert answer.exit_code == 2
+    assert (
+        "--budget 1.4 is too little: a verdict takes 8 instances of 0.2 s each\n  → --budget 1.6 or more"
+        in answer.stderr
+    )
+    assert faperf("gate", "--budget", "1.6").exit_code == 0
 
 
 def test_usage_of_toolchains(faperf: Cli, nvccs: dict[str, str]) -> None:

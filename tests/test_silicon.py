@@ -16,7 +16,7 @@ from tests.silicon import suites
 from tests.silicon.compare import findings, limits_table, table
 
 PAGE = REPOSITORY / "docs" / "emulator.md"
-REMEDY = "run: python docs/silicon_table.py"
+REMEDY = "run: python -m docs.silicon_table"
 
 
 @pytest.mark.compile

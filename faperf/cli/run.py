@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from faperf.cli.complete import TARGET, VERSION, WORKLOAD
 from faperf.cli.screen import complain, note, progress_shown, warn
@@ -82,7 +84,10 @@ def run(
       faperf run --commits v1.0..HEAD --skip-existing
       faperf run --bundle job.faperf   on a GPU host without git, nvcc or the sources
     """
+    if out and not bundle:
+        raise click.UsageError("--out goes with --bundle")
     if bundle:
+        _refuse_others(click.get_current_context(), ("bundle", "out"))
         _run_bundle(directory, bundle, out or bundle.with_name(bundle.name + ".results"))
         return
     if commits and resume:
@@ -190,6 +195,16 @@ def execute(
     Selection(versions).steps(manifests)
     exec_once(Workshop.open(project, nvcc=nvcc), [manifests.versions[name] for name in versions], target, workload)
     click.echo(f"{', '.join(versions)}: launched once")
+
+
+def _refuse_others(context: click.Context, allowed: Sequence[str]) -> None:
+    """Raises UsageError for what was given beside a bundle, which says itself what is measured."""
+    for parameter in context.command.params:
+        given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+        if given and parameter.name not in allowed:
+            name = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
+            what = f"{name} does not go with --bundle: what a bundle measures was said to faperf bundle"
+            raise click.UsageError(what)
 
 
 def _warn_flat(history: History, run: Run) -> None:
