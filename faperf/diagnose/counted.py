@@ -80,6 +80,8 @@ STALLS = {
     "long_scoreboard": "L1, global, local or tensor memory to answer (long scoreboard)",
     "short_scoreboard": "shared memory or the special-function unit (short scoreboard)",
     "barrier": "other warps at a barrier",
+    "branch_resolving": "a branch to be resolved",
+    "lg_throttle": "room in the queue to local and global memory (LG throttle)",
     "wait": "the fixed latency of their own last instruction (wait)",
     "mio_throttle": "room in the queue to shared memory and special functions (MIO throttle)",
     "math_pipe_throttle": "an arithmetic pipe that is busy",
@@ -91,6 +93,8 @@ STALLS = {
 STALL_ADVICE = {
     "long_scoreboard": "Load further ahead: another stage, or more warps to cover the wait.",
     "short_scoreboard": "Fewer or wider shared-memory reads; spread MUFU between the matrix products.",
+    "branch_resolving": "Fewer branches in the loop, and none that a part of a warp takes.",
+    "lg_throttle": "Fewer and wider accesses to global memory; none to local memory (spills).",
     "barrier": "Split the barrier by role, or balance what the warps do between two of them.",
     "wait": "Interleave independent work: two rows or two tiles a warp.",
     "mio_throttle": "Fewer shared-memory instructions: wider ones, or operands by descriptor.",
