@@ -2,7 +2,8 @@
 
 A phase that expects more than is copied never ends; one that expects less ends while a copy is under way, which then counts for
 the next phase. Copies are held against the expect_tx of their round: where a barrier's first use is an expect_tx, a round is from
-one in a new phase to the next; where it is a copy, a round is a phase. Several expect_tx of a phase add up.
+one in a new phase to the next; where it is a copy, or another CTA copies to it, a round is a phase. Several expect_tx of a phase
+add up.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ class Ledger:
         self.expected[its] += amount[its]
         self.expect[its] = ins.index
 
-    def copies(self, ctas: Array, amount: int, phase: Array, ins: Instruction) -> None:
-        """A copy of `amount` bytes begins for each of some CTAs."""
+    def copies(self, ctas: Array, amount: int, phase: Array, ins: Instruction, foreign: bool = False) -> None:
+        """A copy of `amount` bytes begins for each of some CTAs, by themselves or by others (`foreign`)."""
         its = np.zeros(len(self.used), bool)
         its[ctas] = True
-        self.copies_first |= its & ~self.used
+        self.copies_first |= its & (~self.used | foreign)
         self._begin(its & (~self.used | (self.copies_first & (self.since != phase))), phase)
         its &= ~self.wrong
         self.copied[its] += amount
