@@ -126,7 +126,7 @@ class Device:
             scheduler.traced = self.trace
             try:
                 scheduler.run()
-                wave.barriers.hold_to_bytes()
+                wave.barriers.finish()
                 if "tmem" in wave.extra:
                     wave.extra["tmem"].finish()
                 if int(wave.clocks.max()) >> CLOCK_BITS:
