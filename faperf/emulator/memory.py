@@ -162,7 +162,7 @@ class Shared:
         self.lane = np.zeros(
             total // 4, np.uint8
         )  # the lane that stored last, in its warp's `moment`; -1: not followed
-        self.moment = np.full(total // 4, -1, np.int64)
+        self.moment = np.full(total // 4, -1, np.int32)
         self._flat_clocks = wave.clocks.reshape(-1)
         self.visits: Visits | None = Visits(wave) if wave.size > 1 else None
 
@@ -245,10 +245,12 @@ class Shared:
     def check_lanes(self, path: Path, offset: Array, size: int, moment: Array, ins: Instruction) -> None:
         """What another lane of a warp stored, a lane may read after they have met. Raises DiagnosisError."""
         words = (offset >> 2)[..., None] + np.arange(size // 4)
-        warps = path.flat_warps
+        now = self.moment.take(words) == moment[..., None]
+        if not now.any():
+            return
+        warps, lanes = path.flat_warps, path.lanes() % WARP
         own = (self.stamp[words] >> CLOCK_BITS) == (warps // len(self.wave.ctas))[:, None]
-        lanes = path.lanes() % WARP
-        wrong = own & (self.moment[words] == moment[..., None]) & (self.lane[words] != lanes[:, None])
+        wrong = now & own & (self.lane[words] != lanes[:, None])
         if wrong.any():
             at = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
             word, reader = int(words[at]), int(at[1])

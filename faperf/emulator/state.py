@@ -123,7 +123,7 @@ class Wave:
         """By the first warp of a path: what it has not waited for (`pending`)."""
         self.warnings: dict[str, None] = {}
         self.executed = 0
-        self.met = np.zeros(self.warps * count, np.int64)
+        self.met = np.zeros(self.warps * count, np.int32)
         """How often the lanes of each warp have met (`Program.meetings`), up to the block that it runs."""
         self._views: dict[tuple[int, int], Views] = {}
         self.registers: dict[int, Array]
@@ -175,8 +175,8 @@ class Wave:
 
     def moments(self, path: Path, instructions: Sequence[Instruction]) -> Array:
         """How often the lanes of a warp have met when it comes to each instruction, [instruction, lane]."""
-        before = np.array([self.program.meetings[ins.index] for ins in instructions])
-        moments: Array = self.met[path.flat_warps] + before[:, None]
+        before = np.array([self.program.meetings[ins.index] for ins in instructions], np.int32)
+        moments: Array = self.met.take(path.flat_warps) + before[:, None]
         return moments
 
     def warn(self, what: str, ins: Instruction) -> None:

@@ -105,7 +105,7 @@ class Program:
             [*command, *(arguments or self.arguments)],
             capture_output=True,
             text=True,
-            timeout=900,
+            timeout=3600,
             cwd=REPOSITORY,
             check=False,
         )
