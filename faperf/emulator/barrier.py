@@ -175,9 +175,10 @@ class Barriers:
         self.wave.scheduler.moved += 1
 
     def hold_to_bytes(self, slot: int | None = None, stuck: str = "") -> None:
-        """Raises DiagnosisError where a phase of a barrier (those of an agent's `slot`) expected other bytes than were copied.
+        """Something is wrong: raises DiagnosisError where it is that a phase expected other bytes than were copied to it.
 
-        `stuck` says how the kernel has locked up, where it has: then a phase that lacks nothing but bytes expected too many.
+        Of the barriers of an agent's `slot`, where that is given. `stuck` says how the kernel has locked up, where it has: then a
+        phase that lacks nothing but bytes expected too many.
         """
         for at, counter in self._mbarriers.items():
             if slot is not None and counter.slot % BARRIER_AGENTS != slot % BARRIER_AGENTS:
@@ -188,11 +189,19 @@ class Barriers:
                 if stuck and counter.pending[cta] == 0 and counter.bytes[cta] and ledger.expect[cta] >= 0:
                     wrong = wrong or bool(ledger.copied[cta])
                 if wrong:
-                    what, where = ledger.describe(cta, at, self.wave.program.kernel)
-                    wave = self.wave
-                    home = cta * wave.size + (at >> RANK_BIT)
-                    who = f" of CTA {wave.place_of(home)}" if len(wave.ctas) * wave.size > 1 else ""
-                    raise DiagnosisError(EXPECT_TX, f"{what}{who}{stuck and '; '}{stuck}", where)
+                    self._expected_otherwise(counter, at, cta, stuck)
+
+    def finish(self) -> None:
+        """The wave is over. Raises DiagnosisError where bytes were copied that no phase expected."""
+        for at, counter in self._mbarriers.items():
+            for cta in np.flatnonzero(counter.live & (counter.bytes < 0)).tolist():
+                self._expected_otherwise(counter, at, cta)
+
+    def _expected_otherwise(self, counter: Counter, at: int, cta: int, stuck: str = "") -> None:
+        what, where = counter.ledger.describe(cta, at, self.wave.program.kernel)
+        wave, home = self.wave, cta * self.wave.size + (at >> RANK_BIT)
+        who = f" of CTA {wave.place_of(home)}" if len(wave.ctas) * wave.size > 1 else ""
+        raise DiagnosisError(EXPECT_TX, f"{what}{who}{stuck and '; '}{stuck}", where)
 
     # ── the barriers of a CTA ──
 

@@ -318,7 +318,7 @@ def _atomic(d: Decoder, ins: Instruction) -> Operation:
     """One lane after the other, in the order of lanes."""
     kinds = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
     what = next(part for part in ins.parts if part in kinds)
-    only(ins, *kinds)
+    only(ins, *kinds, "shared::cluster")
     if what in ("inc", "dec"):
         raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
     kind, space, returns = type_of(ins), _space(ins), ins.parts[0] == "atom"
