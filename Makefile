@@ -19,7 +19,7 @@ run: $(READY)
 	$(BIN)/faperf run
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --benchmark-disable tests
+	$(BIN)/python -m pytest -n auto --dist loadgroup --benchmark-disable tests
 
 check: $(READY)
 	$(BIN)/ruff check .
