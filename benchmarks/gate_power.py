@@ -24,18 +24,20 @@ from tabulate import tabulate
 from benchmarks.contest.kernels import OPERATION, Kernel, attention, known_work
 from benchmarks.contest.plan import State
 from faperf import record
+from faperf.bench import Bench
 from faperf.building import Workshop
 from faperf.device import find_gpu
-from faperf.gate import BASELINE, pooled, protocol_for
+from faperf.frames import Verify
 from faperf.history import new_run_id, now, write_atomically
 from faperf.job import Job, Side, Task
 from faperf.judge import UNDECIDED, Thresholds, Verdict, judge_pair, thresholds_from
+from faperf.looks import BASELINE, pooled, protocol_for
 from faperf.measuring import the_card
 from faperf.operations import BUILT_IN, tensors_of
 from faperf.project import Project
 from faperf.record import Protocol, Timing
 from faperf.stats import rate_at_least, rate_at_most
-from faperf.worker import ENVIRONMENT, Bench, Verify
+from faperf.worker import ENVIRONMENT
 
 AS_IT_IS = "as it is"
 STATES = (AS_IT_IS, State.IDLE.value, State.HOT.value)

@@ -25,10 +25,12 @@ def recorded_ladder(target: str, commit: str, style: str) -> str:
 
 
 def shown(name: str) -> str:
-    """The table, what is flagged, and how it was measured or emulated."""
+    """The table, how it was measured or emulated, and, folded, what is flagged."""
     ladder, _, notes = recorded_ladder(*RECORDED[name], "markdown").partition("\n\nStatic facts")
     how = [line for line in notes.splitlines() if line.startswith(("Measured on", "Emulated:"))]
-    return "\n\n".join([ladder, *how]) + "\n"
+    table, _, flagged = ladder.partition("\n\nFlagged:\n\n")
+    folded = f"<details><summary>What faperf flags there, with its evidence</summary>\n\n{flagged}\n\n</details>"
+    return "\n\n".join([table, *how, folded]) + "\n"
 
 
 def markers(name: str) -> tuple[str, str]:

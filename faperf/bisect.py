@@ -13,7 +13,7 @@ from faperf import record
 from faperf.building import Selection, Workshop
 from faperf.comparison import Bisection, BisectStep, Commit, Fate, Judgement, diff_row
 from faperf.errors import BisectionError, CompileError, ManifestError, MeasuringError, SelectionError
-from faperf.gate import BASELINE, Ask, Evidence, Place, Tree, measure, tree_at
+from faperf.evidence import Evidence, measure
 from faperf.harness import NOWHERE, run_commit
 from faperf.history import write_atomically
 from faperf.judge import (
@@ -29,12 +29,14 @@ from faperf.judge import (
     overridden,
     thresholds_from,
 )
+from faperf.looks import BASELINE
 from faperf.manifest import Manifests, Version, Workload, check_workloads, load_manifests
-from faperf.measuring import workloads_to_measure
+from faperf.measuring import side_name, workloads_to_measure
 from faperf.project import Project
 from faperf.record import Build, Check, Entry
 from faperf.report.terminal import judgement_text
 from faperf.sass import listing
+from faperf.trees import Ask, Place, Tree, tree_at
 from faperf.worker import Here
 
 if TYPE_CHECKING:
@@ -283,7 +285,7 @@ class _Bisector:
         found = measure(self.workshop, tree, partners, {self.place}, ask, self.limits, self.here)
         if found.job is None:
             return Judgement(fate=Fate.SKIPPED, why=found.unmeasured or "nothing was measured")
-        name = f"{self.place[0]}@{self.place[1]}"
+        name = side_name(*self.place)
         checks = {workload.name: found.checks.get((name, workload.name), []) for workload in self.workloads}
         before = {w: found.checks.get((f"{name} {BASELINE}", w), []) for w in checks}
         if wrong := [check for several in before.values() for check in several if not check.ok]:

@@ -7,37 +7,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 from faperf import record
-from faperf.building import Progress, Selection, Workshop
+from faperf.building import Selection, Workshop
 from faperf.errors import FaperfError, MeasuringError
-from faperf.gate import BASELINE, pooled, protocol_for
 from faperf.harness import Wish, build_tree
 from faperf.history import now
-from faperf.job import Job
-from faperf.judge import UNDECIDED, Thresholds, Verdict, judge_pair, thresholds_from
-from faperf.measuring import Found, against, job_of, perform
-from faperf.operations import Operations, load_operations
+from faperf.judge import Thresholds, Verdict, judge_pair, thresholds_from
+from faperf.looks import BASELINE, Look, Looks, protocol_for
+from faperf.measuring import against, job_of
+from faperf.operations import load_operations
 from faperf.power import budget_for, instances_for, smallest_change, spread_of
 from faperf.record import Calibration, Pair, Protocol, Timing
 from faperf.worker import Here
 
 GATES = 20
 ALARMS = (Verdict.SLOWER, Verdict.FASTER)
-Place = tuple[str, str]
-"""(side, workload)."""
-
-
-@dataclass(frozen=True)
-class Gate:
-    """Its first look, `both` together where there were two (else the first again), and what it said."""
-
-    first: Timing
-    both: Timing
-    verdict: Verdict
 
 
 @dataclass
@@ -67,15 +54,20 @@ def calibrate(
     protocol = protocol_for(1, limits, budget_s)
     job = against(job, {BASELINE: job}, history.class_here(gpu.machine_class))
     job = record.replace(job, protocol=protocol)
-    found, wrong = _gates(job, gates, limits, gpu.card, operations, workshop.progress, here)
-    calibrated = Calibrated(failures=outcome.failures, wrong=wrong)
+    looks = Looks(limits)
+    rounds = record.replace(job, tasks=[task for _ in range(gates) for task in job.tasks])
+    looks.take(rounds, gpu.card, operations, workshop.progress, here.worker)
+    wrong = {work for work, checks in looks.checks.items() if not all(check.ok for check in checks)}
+    calibrated = Calibrated(failures=outcome.failures, wrong=bool(wrong))
     when = now()
     for task in job.tasks:
+        if wrong & {(name, task.workload) for name in (task.side, *task.partners.values())}:
+            continue
         side = job.side(task.side)
-        own = found.get((task.side, task.workload), [])
-        for regime in sorted({gate.both.regime for gate in own}):
-            some = [gate for gate in own if gate.both.regime == regime]
-            if any(not gate.first.void for gate in some):
+        own = looks.at(task)
+        for regime in sorted({look.both.regime for look in own}):
+            some = [look for look in own if look.both.regime == regime]
+            if any(not look.first.void for look in some):
                 summary = summed(some, side.version, side.target, protocol, limits)
                 calibrated.calibrations.append(record.replace(summary, id=outcome.run.id, when=when))
     if calibrated.calibrations:
@@ -83,58 +75,10 @@ def calibrate(
     return calibrated
 
 
-def _gates(
-    job: Job,
-    gates: int,
-    limits: Thresholds,
-    card: str,
-    operations: Operations,
-    progress: Progress,
-    here: Here,
-) -> tuple[dict[Place, list[Gate]], bool]:
-    """The gates of each task, which take turns, and whether some kernel was wrong: a task with such a one has none."""
-    looks: list[dict[Place, list[Timing]]] = [{}, {}]
-    wrong: set[Place] = set()
-
-    def keep(look: int, name: str, measured: Found) -> None:
-        place = (name, measured.workload)
-        if isinstance(measured, Timing):
-            looks[look].setdefault(place, []).append(measured)
-        elif not measured.ok:
-            wrong.add(place)
-
-    rounds = record.replace(job, tasks=[task for _ in range(gates) for task in job.tasks])
-    perform(rounds, card, operations, partial(keep, 0), progress.say, here.worker, progress=progress)
-    again = [
-        task
-        for task in job.tasks
-        for timing in looks[0].get((task.side, task.workload), [])
-        if judge_pair(timing, BASELINE, limits) in UNDECIDED
-    ]
-    if again:
-        progress.say(f"inconclusive: {len(again)} measured once more")
-        second = record.replace(job, tasks=again)
-        perform(second, card, operations, partial(keep, 1), progress.say, progress=progress)
-    right = [
-        (task.side, task.workload)
-        for task in job.tasks
-        if not wrong & {(name, task.workload) for name in (task.side, *task.partners.values())}
-    ]
-    return {place: _with_second(looks[0][place], looks[1].get(place, []), limits) for place in right}, bool(wrong)
-
-
-def _with_second(first: Sequence[Timing], second: Sequence[Timing], limits: Thresholds) -> list[Gate]:
-    """Gates of their first looks, and of as many second ones as were undecided, in the same order."""
-    left, gates = iter(second), []
-    for timing in first:
-        both = pooled(timing, next(left)) if judge_pair(timing, BASELINE, limits) in UNDECIDED else timing
-        gates.append(Gate(timing, both, judge_pair(both, BASELINE, limits)))
-    return gates
-
-
-def summed(gates: Sequence[Gate], version: str, target: str, protocol: Protocol, limits: Thresholds) -> Calibration:
+def summed(gates: Sequence[Look], version: str, target: str, protocol: Protocol, limits: Thresholds) -> Calibration:
     """What the gates of one version, workload and regime come to. Some first look is not void."""
     timing = gates[-1].both
+    verdicts = [judge_pair(gate.both, BASELINE, limits) for gate in gates]
     pairs = [_pair(gate.first) for gate in gates if not gate.first.void]
     found = Calibration(
         schema=record.SCHEMA,
@@ -155,9 +99,9 @@ def summed(gates: Sequence[Gate], version: str, target: str, protocol: Protocol,
         budget_s=protocol.budget_s,
         instances=protocol.instances,
         gates=len(gates),
-        false_alarms=sum(gate.verdict in ALARMS for gate in gates),
-        inconclusive=sum(gate.verdict is Verdict.INCONCLUSIVE for gate in gates),
-        void=sum(gate.verdict is Verdict.INCOMPARABLE for gate in gates),
+        false_alarms=sum(verdict in ALARMS for verdict in verdicts),
+        inconclusive=verdicts.count(Verdict.INCONCLUSIVE),
+        void=verdicts.count(Verdict.INCOMPARABLE),
         second_looks=sum(gate.both is not gate.first for gate in gates),
         load_luck=_from_zero([value for pair in pairs for value in pair.instances]),
         estimate_sd=_from_zero([pair.time.value for pair in pairs]),

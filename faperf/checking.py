@@ -24,7 +24,6 @@ from faperf.building import Outcome, Progress, Selection, Step, Workshop, build_
 from faperf.comparison import GateReport, GateRow
 from faperf.device import Gpu, can_measure, find_gpu
 from faperf.errors import FaperfError, SelectionError
-from faperf.gate import Ask
 from faperf.gate import gate as pass_gate
 from faperf.harness import emulate
 from faperf.history import NO_GPU_CLASS, new_run, write_atomically
@@ -35,6 +34,7 @@ from faperf.operations import load_operations
 from faperf.project import Project
 from faperf.record import Build, Check, Entry, Timing
 from faperf.sass import inspect
+from faperf.trees import Ask
 from faperf.worker import Here
 
 T = TypeVar("T")

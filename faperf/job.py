@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from faperf.launch import ResolvedLaunch
-from faperf.record import Protocol, Run
+from faperf.launch import ResolvedLaunch, launch_digest
+from faperf.record import SCHEMA, Check, Protocol, Run
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,3 +63,23 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     def workload(self, name: str) -> JobWorkload:
         return next(workload for workload in self.workloads if workload.name == name)
+
+
+def blank_check(job: Job, side: Side, workload: JobWorkload, distribution: str, seed: int) -> Check:
+    """A check without its outcome."""
+    return Check(
+        schema=SCHEMA,
+        build=side.build,
+        launch=launch_of(side, workload),
+        workload=workload.name,
+        shape=workload.shape,
+        operation=side.operation,
+        operation_version=side.operation_version,
+        by="silicon",
+        distribution=distribution,
+        seed=seed,
+    )
+
+
+def launch_of(side: Side, workload: JobWorkload) -> str:
+    return launch_digest(side.launches[workload.name])

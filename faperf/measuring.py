@@ -14,17 +14,18 @@ from typing import TypeVar
 import msgspec
 
 from faperf import __version__, record
+from faperf.bench import Bench
 from faperf.build import Artifact
 from faperf.building import Outcome, Progress, Step
 from faperf.device import LaunchError
 from faperf.errors import HistoryError, MeasuringError
 from faperf.history import History, write_atomically
-from faperf.job import Job, JobWorkload, Side, Task
+from faperf.job import Job, JobWorkload, Side, Task, blank_check, launch_of
 from faperf.manifest import Manifests, Version, Workload
 from faperf.operations import Operation, Operations
 from faperf.record import PROTOCOL_VERSION, Build, Check, Protocol, Run, Timing
 from faperf.resolve import resolve
-from faperf.worker import Bench, FaultError, Worker, blank_check, launch_of
+from faperf.worker import FaultError, Worker
 
 SEED = 20_261_130
 

@@ -1,4 +1,4 @@
-"""A GPU host without a GPU: a child that talks like `python -m faperf.worker` but has canned answers, a card for
+"""A GPU host without a GPU: a child that talks like `python -m faperf.bench` but has canned answers, a card for
 `nvidia-smi` to name, and an importable `cupy` and `cuda.bindings`.
 
 The child is started as `python fake_gpu.py FOLDER`. `FOLDER/plan.json` maps a side's name, its build key, or its version's
@@ -18,12 +18,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import faperf.worker as worker
-from faperf import record
+from faperf import bench, frames, record
 from faperf.device import LaunchError
-from faperf.job import Job, Task
+from faperf.job import Job, Task, blank_check, launch_of
 from faperf.operations import BUILT_IN
 from faperf.record import Check, Interval, Pair, Timing
 from tests.compiling import script
@@ -93,7 +92,7 @@ def timing(job: Job, task: Task, ms: Callable[[str], float], noise: float = 1e-4
     return Timing(
         schema=record.SCHEMA,
         build=side.build,
-        launch=worker.launch_of(side, workload),
+        launch=launch_of(side, workload),
         workload=workload.name,
         shape=workload.shape,
         machine=job.run.machine,
@@ -111,26 +110,26 @@ def timing(job: Job, task: Task, ms: Callable[[str], float], noise: float = 1e-4
 
 
 class FakeBench:
-    """Stands in for `worker.Bench`."""
+    """Stands in for `bench.Bench`."""
 
-    def __init__(self, folder: Path, job: Job, tell: Callable[[worker.Answer], None]) -> None:
+    def __init__(self, folder: Path, job: Job, tell: Callable[[frames.Answer], None]) -> None:
         self.folder, self.job, self.tell = folder, job, tell
 
-    def ready(self) -> worker.Ready:
-        return worker.Ready(NAME, "0123456789ab", "580.0", "9.0", [])
+    def ready(self) -> frames.Ready:
+        return frames.Ready(NAME, "0123456789ab", "580.0", "9.0", [])
 
-    def verify(self, request: worker.Verify) -> Check:
+    def verify(self, request: frames.Verify) -> Check:
         side, workload = self.job.side(request.side), self.job.workload(request.workload)
         self._note(f"check {side.name} {request.distribution} {workload.name}")
         fate = self._fate(side.name)
         while "until" in fate and not (self.folder / fate["until"]).exists():
             time.sleep(0.02)
-        self.tell(worker.Launching(side.timeout_s))
+        self.tell(frames.Launching(side.timeout_s))
         time.sleep(fate.get("sleep_s", 0))
         if fault := fate.get("fault"):
             raise LaunchError(fault, f"{side.version} meets {fault}")
-        self.tell(worker.Landed())
-        blank = worker.blank_check(self.job, side, workload, request.distribution, request.seed)
+        self.tell(frames.Landed())
+        blank = blank_check(self.job, side, workload, request.distribution, request.seed)
         return record.replace(
             blank, relative_l2=fate.get("relative_l2", 1e-4), max_abs=1e-3, bound=1e-3, failure=fate.get("wrong")
         )
@@ -155,8 +154,7 @@ class FakeBench:
 
 
 def main(folder: Path) -> None:
-    vars(worker)["Bench"] = lambda job, operations, tell: FakeBench(folder, job, tell)
-    worker.main()
+    bench.main(cast("Any", lambda job, operations, tell: FakeBench(folder, job, tell)))
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
 # ruff: noqa: E501 (a mutation is a row of a table)
 from __future__ import annotations
 
-from faperf.emulator.fault import DEADLOCK, DIVERGENT, MISSING_WAIT, RACE
+from faperf.emulator.fault import DEADLOCK, DIVERGENT, EXPECT_TX, MISSING_WAIT, RACE
 from tests.mutations import MISSED, WRONG, Mutation
 
 HOPPER = [
     Mutation("h14", "K is not waited for", "mbarrier_wait(k_full, j % 2);", "", MISSING_WAIT),
     Mutation("h14", "the phase of V never turns", "mbarrier_wait(v_full, j % 2)", "mbarrier_wait(v_full, 0)", MISSING_WAIT),
-    Mutation("h14", "a tile's barrier expects half of its bytes", "expect_tx(barrier, TILE_BYTES)", "expect_tx(barrier, HALF_BYTES)", MISSING_WAIT),
+    Mutation("h14", "a tile's barrier expects half of its bytes", "expect_tx(barrier, TILE_BYTES)", "expect_tx(barrier, HALF_BYTES)", EXPECT_TX),
+    Mutation("h14", "a tile's barrier expects no bytes", "mbarrier_arrive_expect_tx(barrier, TILE_BYTES)", "mbarrier_arrive(barrier)", EXPECT_TX),
     Mutation("h14", "no barrier between a tile and the next", "__syncthreads();  // all are past", "//", RACE),
     Mutation("h14", "Q's descriptor with rows of 256 bytes", "wgmma_operand(q_tile + step, 0, 1024)", "wgmma_operand(q_tile + step, 0, 2048)", WRONG),
     Mutation("h16", "V taken for K-major", "wgmma_rs<1>", "wgmma_rs<0>", WRONG),

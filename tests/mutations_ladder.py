@@ -3,7 +3,7 @@
 # ruff: noqa: E501 (a mutation is a row of a table)
 from __future__ import annotations
 
-from faperf.emulator.fault import DEADLOCK, MISSING_WAIT, OUT_OF_BOUNDS, RACE, TMEM, UNINITIALISED
+from faperf.emulator.fault import DEADLOCK, EXPECT_TX, MISSING_WAIT, OUT_OF_BOUNDS, RACE, TMEM, UNINITIALISED
 from tests.mutations import REFUSED, WARNED, WRONG, Mutation
 
 LADDER = [
@@ -11,7 +11,7 @@ LADDER = [
     Mutation("v16", "PV is not waited for", "mbarrier_wait(pv_done, j & 1);", "", MISSING_WAIT),
     Mutation("v16", "the phase of K never turns", "mbarrier_wait(k_full, j & 1)", "mbarrier_wait(k_full, 0)", DEADLOCK),
     Mutation("v16", "the phase of PV runs ahead", "mbarrier_wait(pv_done, j & 1)", "mbarrier_wait(pv_done, ~j & 1)", DEADLOCK),
-    Mutation("v16", "a tile's barrier expects half of its bytes", "expect_tx(barrier, TILE_BYTES)", "expect_tx(barrier, HALF_BYTES)", MISSING_WAIT),
+    Mutation("v16", "a tile's barrier expects half of its bytes", "expect_tx(barrier, TILE_BYTES)", "expect_tx(barrier, HALF_BYTES)", EXPECT_TX),
     Mutation("v16", "no commit after PV", "tcgen05_commit(pv_done);", "", DEADLOCK),
     Mutation("v16", "windows of 16 lanes", "(warp % 4 * 32 << 16)", "(warp % 4 * 16 << 16)", TMEM),
     Mutation("v16", "rows as with M = 128", "const int row = warp % 4 * ROWS + lane;", "const int row = warp % 4 * 32 + lane;", OUT_OF_BOUNDS),
@@ -21,7 +21,7 @@ LADDER = [
     Mutation("v16", "no barrier between P and PV", "__syncthreads();  // P and alpha are there", "", RACE),
     Mutation("v16", "no barrier at the end of a tile", "__syncthreads();  // alpha,", "//", RACE),
     Mutation("v16", "the batch taken for a head", "static_cast<size_t>(b) * S + first + row) * H + h", "static_cast<size_t>(b) * S * H + first + row) * H + h", OUT_OF_BOUNDS),
-    Mutation("v21", "Q's barrier expects one tile", "expect_tx(q_full, TILES_Q * Q_BYTES)", "expect_tx(q_full, Q_BYTES)", MISSING_WAIT),
+    Mutation("v21", "Q's barrier expects one tile", "expect_tx(q_full, TILES_Q * Q_BYTES)", "expect_tx(q_full, Q_BYTES)", EXPECT_TX),
     Mutation("v21", "QK does not wait until S is read", "mbarrier_wait(smem_address(&shared.s_empty[t]), j & 1);", "", DEADLOCK),
     Mutation("v21", "PV does not wait for P", "mbarrier_wait(smem_address(&shared.p_full[t]), j & 1);", "", UNINITIALISED),
     Mutation("v21", "P is stored before PV has read the last", "mbarrier_wait(pv_done, (j - 1) & 1);", "", MISSING_WAIT),

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from faperf import record
-from faperf.calibrate import Gate, summed
-from faperf.gate import BASELINE, pooled
+from faperf.calibrate import summed
 from faperf.history import History
-from faperf.judge import Thresholds, Verdict
+from faperf.judge import Thresholds
+from faperf.looks import BASELINE, Look, pooled
 from faperf.power import caught, instances_for, smallest_change
 from faperf.record import Calibration, Interval, Pair, Protocol, Timing
 from faperf.toolchain import Toolchain
@@ -49,25 +49,27 @@ def look(instances: list[float], value: float, void: bool = False) -> Timing:
 
 
 def test_what_gates_come_to_by_hand() -> None:
-    same, alarm = look([0.003, -0.004], 0.001), look([0.0, 0.0], 0.002)
-    void, unsure = look([9.0, 9.0], 9.0, void=True), look([0.0, 0.005], -0.002)
+    same, alarm = look([0.001, -0.001] * 5, 0.001), look([-0.006] * 10, -0.006)
+    void, unsure = look([9.0] * 10, 9.0, void=True), look([0.01, -0.01] * 5, -0.002)
     gates = [
-        Gate(same, same, Verdict.SAME),
-        Gate(alarm, alarm, Verdict.FASTER),
-        Gate(void, same, Verdict.SAME),
-        Gate(void, void, Verdict.INCOMPARABLE),
-        Gate(unsure, pooled(unsure, same), Verdict.INCONCLUSIVE),
+        Look(same, same),
+        Look(alarm, alarm),
+        Look(void, same),
+        Look(void, void),
+        Look(unsure, pooled(unsure, same)),
     ]
     found = summed(gates, "v13", "sm_90a", Protocol(), LIMITS)
     assert (found.gates, found.false_alarms, found.inconclusive, found.void, found.second_looks) == (5, 1, 1, 1, 2)
-    # first looks that are not void: 3, −4, 0, 0, 0 and 5 thousandths; 1, 2 and −2
-    assert found.load_luck == pytest.approx(1e-3 * math.sqrt((9 + 16 + 25) / 6))
-    assert found.estimate_sd == pytest.approx(1e-3 * math.sqrt((1 + 4 + 4) / 3))
-    spread = 1e-3 * math.sqrt(3) * math.sqrt(10)  # the estimates scatter by more than so many instances explain
+    # first looks that are not void, in thousandths: ten of ±1, −6 and ±10 each; 1, −6 and −2
+    assert found.load_luck == pytest.approx(1e-3 * math.sqrt((1 + 36 + 100) / 3))
+    assert found.estimate_sd == pytest.approx(1e-3 * math.sqrt((1 + 36 + 4) / 3))
+    spread = 1e-3 * math.sqrt(41 / 3) * math.sqrt(10)  # the estimates scatter by more than so many instances explain
     assert found.detects == smallest_change(spread, 10, LIMITS)
-    needed = instances_for(0.005, spread, LIMITS)
+    assert found.needed_s is None  # no budget sees 0.5 % through that
+    calm = summed(gates[:1], "v13", "sm_90a", Protocol(), LIMITS)
+    needed = instances_for(0.005, 1e-3 * math.sqrt(10), LIMITS)
     assert needed is not None
-    assert found.needed_s == pytest.approx(needed / 5)
+    assert calm.needed_s == pytest.approx(needed / 5)
     assert (found.version, found.workload, found.regime, found.budget_s, found.instances) == (
         *("v13", "published", "burst"),
         *(2.0, 10),

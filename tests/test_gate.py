@@ -13,12 +13,15 @@ import pytest
 
 from faperf.building import Outcome, Workshop
 from faperf.comparison import GateRow, Measured, diff
-from faperf.gate import Ask, Evidence, Tree, _Judge, _machine_moved, _up, pooled, protocol_for
+from faperf.evidence import Evidence
 from faperf.history import History
 from faperf.judge import Cause, Status, Thresholds, Verdict
+from faperf.judging import Judge, _machine_moved, _up
+from faperf.looks import pooled, protocol_for
 from faperf.manifest import Accepted, Budgets, Manifests, Version
 from faperf.project import Project
 from faperf.record import Build, Check, Entry, Interval, Pair, Protocol, Timing, replace
+from faperf.trees import Ask, Tree
 from tests import facts
 from tests.compiling import version_of
 
@@ -85,7 +88,7 @@ class Bench:
         checks: Checks | None = None,
         today: datetime.date = TODAY,
         **ask: Any,
-    ) -> _Judge:
+    ) -> Judge:
         for known in (old, new, *([pinned] if pinned else [])):
             for build in known.outcome.builds.values():
                 self.history.save_build(build)
@@ -97,7 +100,7 @@ class Bench:
             checks=checks or {},
             job=facts.job(*(facts.side("t1", name=name, target="sm_103a") for name in names)),
         )
-        return _Judge(workshop, old, new, pinned, Ask(pinned="v1.0" if pinned else None, **ask), LIMITS, found)
+        return Judge(workshop, old, new, pinned, Ask(pinned="v1.0" if pinned else None, **ask), LIMITS, found)
 
     def rows(self, old: Tree, new: Tree, *rest: Any, **keys: Any) -> list[GateRow]:
         judge = self.judge(old, new, *rest, **keys)

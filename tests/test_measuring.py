@@ -19,9 +19,10 @@ from faperf.build import Artifact
 from faperf.building import Outcome, Progress, Selection
 from faperf.errors import FaperfError, HistoryError, MeasuringError, SelectionError
 from faperf.figures import carry_figures, silicon_of
+from faperf.frames import Ready
 from faperf.harness import import_results, run_bundle
 from faperf.history import History
-from faperf.job import Job, JobWorkload, Task
+from faperf.job import Job, JobWorkload, Task, blank_check, launch_of
 from faperf.manifest import Manifests, check_workloads, load_manifests
 from faperf.measuring import (
     Results,
@@ -40,7 +41,7 @@ from faperf.measuring import (
 from faperf.operations import BUILT_IN, Operations
 from faperf.operations.attention_forward import AttentionForward
 from faperf.record import Check, Run, Timing
-from faperf.worker import FaultError, Ready, blank_check, launch_of
+from faperf.worker import FaultError
 from tests import facts
 from tests.conftest import REPOSITORY, TINY_AND_LENGTHS, UserProject
 from tests.fake_gpu import timing as canned

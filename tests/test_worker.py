@@ -16,14 +16,16 @@ import msgspec
 import pytest
 
 import faperf.worker as worker
+from faperf import frames
 from faperf.errors import MeasuringError
-from faperf.job import Job, Task
-from faperf.worker import Checked, Faulted, FaultError, Landed, Launching, Ready, Timed, Worker, read_frame, write_frame
+from faperf.frames import Checked, Faulted, Landed, Launching, Ready, Timed, read_frame, write_frame
+from faperf.job import Job, Task, blank_check
+from faperf.worker import FaultError, Worker
 from tests import facts
 from tests.fake_gpu import timing
 
 JOB = facts.job(facts.side("t1"), facts.side("t2"))
-CHECK = worker.blank_check(JOB, JOB.sides[0], JOB.workloads[0], "normal", 7)
+CHECK = blank_check(JOB, JOB.sides[0], JOB.workloads[0], "normal", 7)
 TIMING = timing(JOB, JOB.tasks[0], lambda name: 1.25)
 READY = Ready("a GPU", "card", "580.0", "9.0", [])
 
@@ -31,8 +33,8 @@ CHILD = """\
 import os, subprocess, sys, time
 import msgspec
 from pathlib import Path
-from faperf.worker import *
-from faperf.worker import Bench, read_frame, write_frame
+from faperf.bench import Bench
+from faperf.frames import *
 from faperf.job import Job
 from faperf.record import Check, Timing
 
@@ -147,9 +149,9 @@ def test_the_child_gets_the_job_and_the_requests_as_they_were_made(start: Start,
         '(folder / "asked").write_bytes(request); say(Checked(CHECK)); ask()\n'
     )
     one.verify("t2@sm_90a", "tiny", "growing", 7)
-    assert msgspec.msgpack.decode((tmp_path / "got").read_bytes(), type=worker.Begin) == worker.Begin(JOB, {})
-    asked = msgspec.msgpack.decode((tmp_path / "asked").read_bytes(), type=worker.Verify)
-    assert asked == worker.Verify("t2@sm_90a", "tiny", "growing", 7)
+    assert msgspec.msgpack.decode((tmp_path / "got").read_bytes(), type=frames.Begin) == frames.Begin(JOB, {})
+    asked = msgspec.msgpack.decode((tmp_path / "asked").read_bytes(), type=frames.Verify)
+    assert asked == frames.Verify("t2@sm_90a", "tiny", "growing", 7)
 
 
 def test_no_child_before_it_is_asked(start: Start) -> None:
@@ -370,14 +372,14 @@ def test_what_a_library_prints_in_the_child_lands_on_stderr(tmp_path: Path) -> N
     """The real child's main, with a Bench that prints by every way there is."""
     script = tmp_path / "child.py"
     script.write_text(
-        "import os, sys\nimport faperf.worker as worker\n\n"
+        "import os, sys\nfrom faperf import bench, frames\n\n"
         "class Bench:\n"
         "    def __init__(self, job, operations, tell): print('hello', flush=True)\n"
-        "    def ready(self): os.write(1, b'junk'); return worker.Ready('a GPU', 'card', '580.0', '9.0', [])\n"
+        "    def ready(self): os.write(1, b'junk'); return frames.Ready('a GPU', 'card', '580.0', '9.0', [])\n"
         "    def verify(self, request):\n"
         "        os.system('echo a child process'); print('more', flush=True)\n"
-        "        raise worker.LaunchError('trap', 'on purpose')\n\n"
-        "worker.Bench = Bench\nworker.main()\n"
+        "        raise bench.LaunchError('trap', 'on purpose')\n\n"
+        "bench.main(Bench)\n"
     )
     one = Worker(JOB, [sys.executable, str(script)])
     assert one.start() == READY
@@ -438,12 +440,12 @@ def test_the_child_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     """In the middle of a launch that hangs, where it would never read the end of its pipe."""
     child, parent = tmp_path / "child.py", tmp_path / "parent.py"
     child.write_text(
-        "import os, time\nfrom pathlib import Path\nimport faperf.worker as worker\n\n"
+        "import os, time\nfrom pathlib import Path\nfrom faperf import bench, frames\n\n"
         "class Bench:\n"
         "    def __init__(self, job, operations, tell): pass\n"
-        "    def ready(self): return worker.Ready('a GPU', 'card', '580.0', '9.0', [])\n"
+        "    def ready(self): return frames.Ready('a GPU', 'card', '580.0', '9.0', [])\n"
         f"    def verify(self, request): Path({str(tmp_path / 'pid')!r}).write_text(f'{{os.getpid()}}.'); time.sleep(60)\n\n"
-        "worker.Bench = Bench\nworker.main()\n"
+        "bench.main(Bench)\n"
     )
     (tmp_path / "job").write_bytes(msgspec.msgpack.encode(JOB))
     parent.write_text(
@@ -464,18 +466,25 @@ def test_the_child_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
 
 # ── frames ──
 
-MESSAGES = [READY, Launching(0.5), Landed(), Checked(CHECK), Timed(TIMING), Faulted("trap", "ä → ö", True)]
+MESSAGES: list[frames.Answer] = [
+    READY,
+    Launching(0.5),
+    Landed(),
+    Checked(CHECK),
+    Timed(TIMING),
+    Faulted("trap", "ä → ö", True),
+]
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_a_frame_comes_back_as_it_was(message: msgspec.Struct) -> None:
+def test_a_frame_comes_back_as_it_was(message: frames.Answer) -> None:
     stream = io.BytesIO()
     write_frame(stream, message)
     write_frame(stream, Landed())
     stream.seek(0)
     content = read_frame(stream)
     assert content is not None
-    assert msgspec.msgpack.decode(content, type=worker.Answer) == message
+    assert msgspec.msgpack.decode(content, type=frames.Answer) == message
     assert read_frame(stream) is not None
     assert read_frame(stream) is None
 
@@ -502,7 +511,7 @@ def test_a_big_frame_is_read_from_a_stream_that_gives_a_little_at_a_time() -> No
             return super().read(min(count or 0, 65_536))
 
     stream = Dribble()
-    write_frame(stream, msgspec.structs.replace(MESSAGES[5], detail="x" * 20_000_000))
+    write_frame(stream, Faulted("trap", "x" * 20_000_000, False))
     stream.seek(0)
     content = read_frame(stream)
     assert content is not None
@@ -535,14 +544,14 @@ class Block:
             raise ImportError(f"{name} is blocked")
 
 sys.meta_path.insert(0, Block())
-import faperf.worker, faperf.timing, faperf.verify
+import faperf.bench, faperf.timing, faperf.verify
 print(*sorted(name for name in sys.modules if name.startswith("faperf.")))
 try:
     import yaml
 except ImportError as error:
     print(error)
 try:
-    faperf.worker.Bench(None, None, print)
+    faperf.bench.Bench(None, None, print)
 except ImportError as error:
     print(error)
 """
@@ -551,9 +560,11 @@ except ImportError as error:
     rooms, *blocked = answer.stdout.splitlines()
     assert blocked == ["yaml is blocked", "cupy is blocked"]
     assert {name.split(".")[1] for name in rooms.split()} == {
+        "bench",
         "chips",
         "device",
         "errors",
+        "frames",
         "job",
         "launch",
         "operations",
@@ -563,5 +574,4 @@ except ImportError as error:
         "stats",
         "timing",
         "verify",
-        "worker",
     }

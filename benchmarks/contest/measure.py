@@ -19,12 +19,13 @@ from benchmarks.contest.plan import Decision, Pair, Tool, play
 from benchmarks.contest.tools import Faperf, Weather, by_cupyx, by_do_bench, one_figure
 from benchmarks.contest.trials import Results, Run, Trial
 from faperf import __version__
+from faperf.bench import Bench
 from faperf.building import Workshop
 from faperf.device import Card, find_gpu
+from faperf.frames import Verify
 from faperf.operations import BUILT_IN
 from faperf.project import Project
 from faperf.record import PROTOCOL_VERSION
-from faperf.worker import Bench, Verify
 
 PACKAGES = ("torch", "triton", "cupy-cuda13x", "cuda-bench")
 

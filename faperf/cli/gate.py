@@ -122,11 +122,11 @@ def gate(
 
     with nullcontext(Here()) if no_gpu else Here.find() as here, progress_shown() as progress:
         from faperf.building import Selection, Workshop  # while the worker's own libraries load
-        from faperf.gate import Ask
         from faperf.gate import gate as pass_gate
         from faperf.history import write_atomically
         from faperf.report.gate import gate_text
         from faperf.toolchain import find_toolchain
+        from faperf.trees import Ask
 
         project = open_project(directory)
         chosen = tuple(find_toolchain(name, installed=project.toolchains) for name in toolchains)

@@ -6,6 +6,7 @@
     state      registers of a wave of CTAs, and the paths (lanes at one program counter) that run through them
     memory     global and shared memory with what is known of each byte: in bounds, written, by whom, seen by whom
     barrier    mbarriers, and the barriers of a CTA
+    transactions  the bytes that mbarriers expect, and those that are copied to them
     schedule   which path runs next, when a transfer lands, what stands still
     matrix     matrices in shared memory, as descriptors name them
     emulate    tensors in emulated memory, and resolved launches over them
@@ -13,7 +14,7 @@
 Needs numpy; this module does not, so that a command may ask for VERSION and SCHEDULES alone.
 """
 
-VERSION = 8
+VERSION = 9
 """Part of every kept verdict: raise it when a result or a diagnosis may change."""
 
 LOCKSTEP = "lockstep"

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from faperf.emulator.fault import BAD_BARRIER, DIVERGENT, RACE, DiagnosisError
+from faperf.emulator.fault import BAD_BARRIER, DIVERGENT, EXPECT_TX, RACE, DiagnosisError
 from faperf.emulator.ptx import Instruction
-from faperf.emulator.state import WARP, Array, Path, Wave
+from faperf.emulator.state import BARRIER_AGENTS, WARP, Array, Path, Wave
+from faperf.emulator.transactions import Ledger
 
 
 class Counter:
@@ -29,6 +30,7 @@ class Counter:
         self.pending = np.zeros(count, np.int64)
         self.bytes = np.zeros(count, np.int64)
         self.phase = np.zeros(count, np.int64)
+        self.ledger = Ledger(count)
         self.gathered = np.zeros((count, wave.agents), np.int32)
         self.told = np.zeros((count, wave.agents), np.int32)
 
@@ -78,6 +80,7 @@ class Barriers:
             counter.count[ctas] = counter.pending[ctas] = count[lanes]
             counter.bytes[ctas] = 0
             counter.phase[ctas] = 0
+            counter.ledger.reset(ctas)
 
     def invalidate(self, path: Path, address: Array, ins: Instruction) -> None:
         for at, lanes in by_value(address):
@@ -122,7 +125,10 @@ class Barriers:
             phases[lanes] = counter.phase[ctas[lanes]]
             if tell:
                 self.release(counter, warps[lanes])
-            counter.bytes += np.bincount(ctas[lanes], expect[lanes], size).astype(np.int64)
+            more = np.bincount(ctas[lanes], expect[lanes], size).astype(np.int64)
+            if more.any():
+                counter.ledger.expects(more, counter.phase, ins)
+                counter.bytes += more
             left = np.bincount(ctas[lanes], count[lanes], size).astype(np.int64)
             while left.any():
                 step = np.minimum(left, counter.pending)
@@ -142,15 +148,37 @@ class Barriers:
     def expect(self, path: Path, address: Array, amount: Array, ins: Instruction) -> None:
         for at, lanes in by_value(address):
             counter = self.mbarrier(at, path.ctas[lanes], ins)
-            np.add.at(counter.bytes, path.ctas[lanes], amount[lanes].astype(np.int64))
+            more = np.bincount(path.ctas[lanes], amount[lanes], len(self.wave.ctas)).astype(np.int64)
+            counter.ledger.expects(more, counter.phase, ins)
+            counter.bytes += more
             counter.complete()
 
     def deliver(self, counter: Counter, ctas: Array, amount: int, agent: int, clock: Array) -> None:
-        """An asynchronous agent brought `amount` bytes to each of some CTAs."""
+        """An asynchronous agent brought `amount` bytes to each of some CTAs, for the phase `clock` - 1."""
+        if (counter.phase[ctas] >= clock).any():
+            self.hold_to_bytes(counter.slot)
         np.maximum.at(counter.gathered, (ctas, agent), clock)
         np.subtract.at(counter.bytes, ctas, amount)
         counter.complete()
         self.wave.scheduler.moved += 1
+
+    def hold_to_bytes(self, slot: int | None = None, stuck: str = "") -> None:
+        """Raises DiagnosisError where a phase of a barrier (those of an agent's `slot`) expected other bytes than were copied.
+
+        `stuck` says how the kernel has locked up, where it has: then a phase that lacks nothing but bytes expected too many.
+        """
+        for at, counter in self._mbarriers.items():
+            if slot is not None and counter.slot % BARRIER_AGENTS != slot % BARRIER_AGENTS:
+                continue
+            ledger = counter.ledger
+            for cta in np.flatnonzero(counter.live & ledger.used).tolist():
+                wrong = ledger.too_few(cta, int(counter.phase[cta]))
+                if stuck and counter.pending[cta] == 0 and counter.bytes[cta] and ledger.expect[cta] >= 0:
+                    wrong = wrong or bool(ledger.copied[cta])
+                if wrong:
+                    what, where = ledger.describe(cta, at, self.wave.program.kernel)
+                    who = f" of CTA {self.wave.ctas[cta]}" if len(self.wave.ctas) > 1 else ""
+                    raise DiagnosisError(EXPECT_TX, f"{what}{who}{stuck and '; '}{stuck}", where)
 
     # ── the barriers of a CTA ──
 

@@ -107,6 +107,7 @@ class Device:
             scheduler.traced = self.trace
             try:
                 scheduler.run()
+                wave.barriers.hold_to_bytes()
                 if "tmem" in wave.extra:
                     wave.extra["tmem"].finish()
             finally:

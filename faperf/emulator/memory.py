@@ -14,7 +14,7 @@ import numpy as np
 
 from faperf.emulator.fault import MISALIGNED, MISSING_WAIT, OUT_OF_BOUNDS, RACE, UNINITIALISED, DiagnosisError
 from faperf.emulator.ptx import Instruction
-from faperf.emulator.state import BARRIER_AGENTS, COPY, TENSOR, Array, Path
+from faperf.emulator.state import BARRIER_AGENTS, COPY, FIRST_BARRIER, TENSOR, Array, Path
 
 if TYPE_CHECKING:
     from faperf.emulator.state import Wave
@@ -316,6 +316,8 @@ class Shared:
         agent = stamp >> CLOCK_BITS
         what = f"{self._warp(warp)} {does} shared address {self._address(word):#x}, "
         kind, writer = divmod(agent, self.wave.warps)
+        if kind >= FIRST_BARRIER:
+            self.wave.barriers.hold_to_bytes(agent - FIRST_BARRIER * self.wave.warps)
         issuer = writer * len(self.wave.ctas) + warp % len(self.wave.ctas)
         waited = kind == COPY and self.wave.clocks[issuer, agent] >= stamp & ((1 << CLOCK_BITS) - 1)
         if kind == 0 or waited:
@@ -334,6 +336,9 @@ class Shared:
             at = np.unravel_index(int(np.argmax(missing)), missing.shape)
             first = int(offset[at]) >> 2
             word = first + int(np.argmin(self.written[first : first + words]))
+            agent = int(self.stamp[word]) >> CLOCK_BITS
+            if agent >= FIRST_BARRIER * self.wave.warps:
+                self.wave.barriers.hold_to_bytes(agent - FIRST_BARRIER * self.wave.warps)
             raise DiagnosisError(
                 UNINITIALISED,
                 f"{self._warp(int(np.broadcast_to(warps, missing.shape)[at]))} reads shared address "
@@ -355,7 +360,7 @@ class Shared:
 
     def barrier_agent(self, slot: int) -> int:
         """The agent that fills shared memory and tells a barrier of it."""
-        return 4 * self.wave.warps + slot % BARRIER_AGENTS
+        return FIRST_BARRIER * self.wave.warps + slot % BARRIER_AGENTS
 
 
 def _lane(path: Path, which: int, lanes: Array | None = None, shape: tuple[int, ...] = ()) -> int:

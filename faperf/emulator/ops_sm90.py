@@ -195,6 +195,7 @@ def _fill_later(wave: Wave, lane: Array, first: int, content: Array, barrier: in
     counter = wave.barriers.mbarrier(barrier, ctas, ins, warps)
     agent = wave.shared.barrier_agent(counter.slot)
     clock = counter.phase[ctas] + 1
+    counter.ledger.copies(ctas, len(content), counter.phase, ins)
     offset = np.arange(first, first + len(content), CHUNK)
     wave.shared.write_later(warps, offset, CHUNK, agent << CLOCK_BITS | clock, ins)
 

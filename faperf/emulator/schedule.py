@@ -270,7 +270,9 @@ class Scheduler:
                 f"warp {_ranges(warps)} of CTA {ctas[0]}{' …' if len(ctas) > 1 else ''} waits {path.wait.describe(path)} "
                 f"({path.wait.ins.place})"
             )
-        raise DiagnosisError(DEADLOCK, "nothing can run and nothing is on its way; " + "; ".join(lines), first)
+        what = "nothing can run and nothing is on its way; " + "; ".join(lines)
+        self.wave.barriers.hold_to_bytes(stuck=what)
+        raise DiagnosisError(DEADLOCK, what, first)
 
 
 def _chain(join: Join | None) -> list[Join]:

@@ -86,7 +86,7 @@ class Wave:
         self.tid = self.warp * WARP + flat % WARP
         self.exists = self.tid < self.threads
         self.exited = np.zeros(self.lanes, bool)
-        self.agents = 4 * self.warps + BARRIER_AGENTS
+        self.agents = FIRST_BARRIER * self.warps + BARRIER_AGENTS
         self.clocks = np.zeros((self.warps * count, self.agents), np.int32)
         self.clocks[np.arange(self.warps * count), np.arange(self.warps * count) // count] = 1
         self.async_clock = np.ones((self.warps * count, 4), np.int32)
@@ -152,7 +152,7 @@ class Wave:
 
 
 BARRIER_AGENTS = 32
-COPY, TENSOR, BULK = 1, 2, 3
+COPY, TENSOR, BULK, FIRST_BARRIER = 1, 2, 3, 4
 """Agents of a warp, by `warps * kind + warp`: its cp.async, its MMAs, its bulk stores. After them one a TMA barrier."""
 
 SPECIALS = {

