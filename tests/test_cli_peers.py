@@ -11,7 +11,7 @@ import pytest
 from faperf.errors import ConfigError
 from faperf.peers import RANK, Peer, find_peer, locations
 from tests import fake_gpu
-from tests.conftest import REPOSITORY, Cli, UserProject
+from tests.conftest import REPOSITORY, Cli, UserProject, cli_in
 from tests.test_counters import fake_ncu
 
 ABSENT = {"fault": "cannot run here"}
@@ -20,6 +20,12 @@ ABSENT = {"fault": "cannot run here"}
 def peers_of(user: UserProject) -> list[dict[str, Any]]:
     (path,) = user.root.glob(".faperf/history/*/peers/*.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def faperf(user: UserProject) -> Cli:
+    """A process of its own: the host's stand-ins come with it."""
+    return cli_in(user.root)
 
 
 @pytest.fixture

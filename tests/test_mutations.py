@@ -29,9 +29,7 @@ HOPPER_SHAPE = {"B": 1, "H": 2, "S": 256, "D": 128}
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize(
-    "mutation", [pytest.param(each, id=each.name, marks=pytest.mark.xdist_group(each.version)) for each in ALL]
-)
+@pytest.mark.parametrize("mutation", ALL, ids=[mutation.name for mutation in ALL])
 def test_a_mutation_is_found(mutation: Mutation, tmp_path: Path, toolchain: Toolchain) -> None:
     """In one schedule after the other, until one finds it; of the ladder, as the first that anything finds."""
     version, its = mutation.version, OF_VERSION[mutation.version]
