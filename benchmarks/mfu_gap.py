@@ -1,6 +1,9 @@
 """The method of a published account of MFU and tensor-core activity, on this GPU: matrix products and attention, each run for
 some time at its power limit, its MFU corrected by the clock that NVML reports and by the one that the SMs count, beside the
 activity that ncu counts in one launch. Needs torch and ncu: `python -m benchmarks.mfu_gap [--out FILE]`. See docs/mfu.md.
+
+Each work runs in two children of its own, one timed and one counted, each with a time limit; what one of them could not do is
+said in its row, and the file is written anew behind every work.
 """
 
 from __future__ import annotations
@@ -9,58 +12,83 @@ import argparse
 import json
 import os
 import re
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from faperf.chips import CHIPS, path_share
 from faperf.counters import TENSOR_ACTIVE, Ncu
-from faperf.device import Card
+from faperf.device import Card, find_gpu
+from faperf.errors import MeasuringError
 from faperf.metrics import corrected_in, mfu, padding
 from faperf.peers import find_peer, locations
+from faperf.report.tables import table
 
 SECONDS = 0.6
+LIMIT_S = 60.0
+PER_GRAPH = 20
+"""So many launches a CUDA graph: what lies between two graphs weighs little then."""
 NVML_EVERY_S = 0.005  # 200 Hz, as the account sampled it
-MATMULS = {"4096³": (4096, 4096, 4096), "16384×4096×16384": (16384, 16384, 4096)}  # M, N, K
-SHAPES = {"B=1 H=64 S=1024 D=128": (1, 1024, 64, 128)}  # B, S, H, D
-ATTENTION = {"FA2": "SDPA flash", "cuDNN": "cuDNN"}
+CHILD = [sys.executable, "-m", "benchmarks.mfu_gap"]
 
 
-def works() -> dict[str, tuple[Callable[[], Callable[[], Any]], int, str]]:
-    """Name → what makes the work and gives a function that launches it, its FLOPs, its tensor path."""
-    import torch
+@dataclass(frozen=True)
+class Work:
+    """`make` gives a function that launches it. `extents` are what a tile has to cover, (M, N) of a matrix product."""
 
-    def matmul(m: int, n: int, k: int) -> Callable[[], Any]:
+    make: Callable[[], Callable[[], Any]]
+    flops: int
+    path: str
+    extents: tuple[int, int] | None = None
+
+
+def matmul(m: int, n: int, k: int) -> Work:
+    def make() -> Callable[[], Any]:
+        import torch
+
         a, b = torch.randn(m, k, device="cuda").half(), torch.randn(k, n, device="cuda").half()
         out = torch.empty(m, n, device="cuda", dtype=torch.float16)
         return lambda: torch.matmul(a, b, out=out)
 
-    def attention(peer: str, shape: tuple[int, ...]) -> Callable[[], Any]:
-        q, k, v = (torch.randn(shape, device="cuda").half() for _ in range(3))
+    return Work(make, 2 * m * n * k, "HGMMA", (m, n))
+
+
+def attention(peer: str, path: str, b: int, s: int, h: int, d: int) -> Work:
+    def make() -> Callable[[], Any]:
+        import torch
+
+        q, k, v = (torch.randn((b, s, h, d), device="cuda").half() for _ in range(3))
         function, _ = find_peer(locations({})[peer]).load()
         return lambda: function(q, k, v)
 
-    found: dict[str, tuple[Callable[[], Callable[[], Any]], int, str]] = {}
-    for name, (m, n, k) in MATMULS.items():
-        found[f"matmul {name}"] = (lambda m=m, n=n, k=k: matmul(m, n, k)), 2 * m * n * k, "HGMMA"  # type: ignore[misc]
-    for shape_name, shape in SHAPES.items():
-        b, s, h, d = shape
-        for name, peer in ATTENTION.items():
-            path = "HMMA" if name == "FA2" else "HGMMA"
-            make = lambda peer=peer, shape=shape: attention(peer, shape)  # noqa: E731
-            found[f"{name} {shape_name}"] = make, 4 * b * h * s * s * d, path
-    return found
+    return Work(make, 4 * b * h * s * s * d, path)
 
 
-def sustained(card: Card, launch: Callable[[], Any]) -> dict[str, float]:
+WORKS = {
+    "matmul 4096³": matmul(4096, 4096, 4096),
+    "matmul 16384×4096×16384": matmul(16384, 16384, 4096),
+    "FA2 S=1024 D=128": attention("SDPA flash", "HMMA", 1, 1024, 64, 128),
+    "cuDNN S=1024 D=128": attention("cuDNN", "HGMMA", 1, 1024, 64, 128),
+}
+
+
+# ── the children ──
+
+
+def sustain(work: Work) -> dict[str, Any]:
     """Launched back to back from a CUDA graph: ms a launch, the clock that the SMs counted, what NVML said meanwhile."""
     import pynvml
     import torch
 
+    card = Card()
+    launch = work.make()
+    torch.cuda.synchronize()
     stream = torch.cuda.ExternalStream(card.stream.ptr)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
@@ -68,56 +96,91 @@ def sustained(card: Card, launch: Callable[[], Any]) -> dict[str, float]:
             launch()
     card.wait()
     with torch.cuda.graph(graph, stream=stream):
-        launch()
+        for _ in range(PER_GRAPH):
+            launch()
+    pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     clocks: list[int] = []
     watts: list[float] = []
-    going = threading.Event()
+    done = threading.Event()
 
     def sample() -> None:
-        while going.is_set():
+        while not done.wait(NVML_EVERY_S):
             clocks.append(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
             watts.append(pynvml.nvmlDeviceGetPowerUsage(handle) / 1000)
-            time.sleep(NVML_EVERY_S)
 
-    def timed(launches: int) -> float:
+    def timed(replays: int) -> float:
         begin, end = card.xp.cuda.Event(), card.xp.cuda.Event()
         card._stamp_clocks(0)
         begin.record(card.stream)
         with torch.cuda.stream(stream):
-            for _ in range(launches):
+            for _ in range(replays):
                 graph.replay()
         end.record(card.stream)
         card._stamp_clocks(1)
         card.stream.synchronize()
-        return float(card.xp.cuda.get_elapsed_time(begin, end)) / launches
+        return float(card.xp.cuda.get_elapsed_time(begin, end)) / replays / PER_GRAPH
 
-    ms = timed(10)
-    launches = max(10, round(SECONDS * 1000 / ms))
-    timed(launches)  # into the steady state
-    going.set()
-    thread = threading.Thread(target=sample)
-    thread.start()
-    ms = timed(launches)
-    clock = card._clock_mhz()
-    going.clear()
-    thread.join()
-    assert clock is not None
-    return {"ms": ms, "clock_mhz": clock, "nvml_mhz": fmean(clocks), "watts": fmean(watts), "launches": launches}
+    timed(1)
+    replays = max(2, round(SECONDS * 1000 / timed(2) / PER_GRAPH))
+    timed(replays)  # into the steady state
+    threading.Thread(target=sample, daemon=True).start()
+    ms = timed(replays)
+    done.set()
+    return {
+        "gpu": card.name,
+        "driver": card.driver,
+        "sms": card.sms,
+        "ms": ms,
+        "clock_mhz": card._clock_mhz(),
+        "nvml_mhz": fmean(clocks),
+        "watts": fmean(watts),
+        "launches": replays * PER_GRAPH,
+    }
 
 
-def each() -> None:
-    """Every work once between cudaProfilerStart and Stop, warmed up before, a marker behind each."""
+def launch_once(work: Work) -> None:
+    """Between cudaProfilerStart and Stop, warmed up before."""
     card = Card()
-    for make, _, _ in works().values():
-        launch = make()
-        for _ in range(2):
-            launch()
+    launch = work.make()
+    for _ in range(2):
+        launch()
+    card.wait()
+    with card.profiled():
+        launch()
         card.wait()
-        with card.profiled():
-            launch()
-            card.wait()
-        card.mark()
+
+
+# ── their parent ──
+
+
+def timed_apart(name: str, limit_s: float) -> dict[str, Any]:
+    """What `sustain` found in a child. Raises MeasuringError."""
+    try:
+        answer = subprocess.run(
+            [*CHILD, "--sustain", name], capture_output=True, text=True, errors="replace", timeout=limit_s
+        )
+    except subprocess.TimeoutExpired as error:
+        raise MeasuringError(f"not done within {limit_s:.0f} s") from error
+    if answer.returncode:
+        raise MeasuringError(f"exit {answer.returncode}: {(answer.stderr.strip().splitlines() or ['no message'])[-1]}")
+    found: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
+    return found
+
+
+def counted_apart(name: str, limit_s: float, capability: str) -> dict[str, Any]:
+    """What ncu counts in one launch in a child. Raises MeasuringError."""
+    ncu = Ncu(capability, limit_s=limit_s)
+    (seen,) = ncu.activities([*CHILD, "--launch", name], os.environ) or (None,)
+    if seen is None or TENSOR_ACTIVE not in seen.shares:
+        raise MeasuringError("ncu saw no kernel")
+    return {
+        "ncu": ncu.version,
+        "kernel": seen.entry,
+        "tca": seen.shares[TENSOR_ACTIVE],
+        "cycles": seen.sm_cycles,
+        "counted_sms": seen.sms,
+    }
 
 
 def tile_of(kernel: str) -> tuple[int, int] | None:
@@ -126,60 +189,99 @@ def tile_of(kernel: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
+def figures(row: dict[str, Any], work: Work, capability: str) -> dict[str, Any]:
+    """What follows from what was timed and counted, as far as it was. Shares are of 1.
+
+    `accounted` is the activity for which the corrected MFU by the SMs' clock stands, once padding and the path's share are in;
+    `left` what that leaves of the activity, and `left_there` what is left within the counted launch.
+    """
+    chip = CHIPS[capability.replace(".", "")]
+    rate, peak = chip.tensor_flops_per_clock or 0, chip.peak_tflops or 0.0
+    tile = tile_of(row.get("kernel", ""))
+    padded = padding(work.extents, tile) if tile and work.extents else 1.0
+    done = padded / (path_share(work.path, capability) or 1.0)
+    found: dict[str, Any] = {"padding": padded}
+    if "ms" in row:
+        own, nvml = (
+            corrected_in(work.flops, row["ms"] * row[clock] * 1e3, row["sms"], rate) or 0.0
+            for clock in ("clock_mhz", "nvml_mhz")
+        )
+        found |= {
+            "tflops": work.flops / row["ms"] / 1e9,
+            "mfu": mfu(work.flops, row["ms"], peak),
+            "nvml_high": row["nvml_mhz"] / row["clock_mhz"] - 1,
+            "corrected": own,
+            "corrected_by_nvml": nvml,
+            "accounted": own * done,
+        }
+    if "tca" in row:
+        there = corrected_in(work.flops, row["cycles"], row["counted_sms"], rate) or 0.0
+        found["left_there"] = row["tca"] - there * done
+    if "ms" in row and "tca" in row:
+        found["left"] = row["tca"] - found["accounted"]
+    return found
+
+
+HEADERS = (
+    "", "TFLOPS", "W", "MFU", "NVML MHz", "clock64 MHz", "NVML high by", "corrected by NVML", "by clock64",
+    "× padding ÷ path", "TCA", "left over", "left over in one launch",
+)  # fmt: skip
+FORMS = {
+    "tflops": ".1f", "watts": ".0f", "mfu": ".2%", "nvml_mhz": ".0f", "clock_mhz": ".0f", "nvml_high": ".1%",
+    "corrected_by_nvml": ".2%", "corrected": ".2%", "accounted": ".2%", "tca": ".2%", "left": ".2%", "left_there": ".2%",
+}  # fmt: skip
+
+
+def cells(row: dict[str, Any]) -> list[object]:
+    """A row under HEADERS."""
+    return [row["name"], *(format(row[key], form) if key in row else None for key, form in FORMS.items())]
+
+
+def measured(name: str, limit_s: float, capability: str) -> dict[str, Any]:
+    """A work's row; `failed` says of each part that did not come off why."""
+    work = WORKS[name]
+    row: dict[str, Any] = {"name": name, "flops": work.flops, "path": work.path}
+    failed: dict[str, str] = {}
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "timed": lambda: timed_apart(name, limit_s),
+        "counted": lambda: counted_apart(name, limit_s, capability),
+    }
+    for part, do in parts.items():
+        try:
+            row |= do()
+        except MeasuringError as error:
+            failed[part] = str(error)
+    return row | figures(row, work, capability) | ({"failed": failed} if failed else {})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--each", action="store_true", help="what ncu runs")
+    parser.add_argument("--only", action="append", choices=WORKS, help="this work alone; may be repeated")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="SECONDS", help="of each child")
+    parser.add_argument("--sustain", choices=WORKS, help=argparse.SUPPRESS)
+    parser.add_argument("--launch", choices=WORKS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.each:
-        each()
-        return
-    card = Card()
-    chip = CHIPS[card.capability.replace(".", "")]
-    rate, peak = chip.tensor_flops_per_clock or 0, chip.peak_tflops or 0.0
-    ncu = Ncu(card.capability)
-    activities = ncu.activities([sys.executable, "-m", "benchmarks.mfu_gap", "--each"], os.environ)
-    rows = []
-    for (name, (make, flops, path)), counted in zip(works().items(), activities, strict=True):
-        assert counted is not None
-        launch = make()
-        seen = sustained(card, launch)
-        del launch
-        card.xp.get_default_memory_pool().free_all_blocks()
-        tile = tile_of(counted.entry)
-        sizes = MATMULS.get(name.removeprefix("matmul "))
-        padded = padding(sizes[:2], tile) if tile and sizes else 1.0
-        share = path_share(path, card.capability) or 1.0
-        own = flops / (seen["ms"] * 1e-3) / (seen["clock_mhz"] * 1e6) / card.sms / rate
-        there = corrected_in(flops, counted.sm_cycles, counted.sms, rate) or 0.0
-        rows.append(
-            seen
-            | {
-                "name": name,
-                "tflops": flops / seen["ms"] / 1e9,
-                "mfu": mfu(flops, seen["ms"], peak),
-                "tca": counted.shares[TENSOR_ACTIVE],
-                "corrected_by_nvml": own * seen["clock_mhz"] / seen["nvml_mhz"],
-                "corrected": own,
-                "corrected_there": there,
-                "padding": padded,
-                "path": path,
-                "explained": there * padded / share,
-                "kernel": counted.entry,
-                "flops": flops,
-            }
-        )
-        row = rows[-1]
-        print(
-            f"{name:28s} {row['tflops']:6.1f} TFLOPS MFU {row['mfu']:.2%} TCA {row['tca']:.2%} NVML {row['nvml_mhz']:.0f} "
-            f"clock64 {row['clock_mhz']:.0f} corrected {row['corrected']:.2%} there {row['corrected_there']:.2%} "
-            f"padding {padded:.5f} explained {row['explained']:.2%} {row['watts']:.0f} W {counted.entry[:50]}",
-            flush=True,
-        )
-    if arguments.out:
-        arguments.out.write_text(
-            json.dumps({"gpu": card.name, "driver": card.driver, "ncu": ncu.version, "rows": rows}, indent=1) + "\n"
-        )
+    if arguments.sustain:
+        print(json.dumps(sustain(WORKS[arguments.sustain])))
+    elif arguments.launch:
+        launch_once(WORKS[arguments.launch])
+    else:
+        compare(arguments.only or list(WORKS), arguments.limit, arguments.out)
+
+
+def compare(names: list[str], limit_s: float, out: Path | None) -> None:
+    gpu, reason = find_gpu()
+    if gpu is None:
+        sys.exit(f"no GPU: {reason}")
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        began = time.monotonic()
+        rows.append(measured(name, limit_s, gpu.capability))
+        print(f"{name}: {time.monotonic() - began:.1f} s", *rows[-1].get("failed", {}).items(), file=sys.stderr)
+        if out:
+            out.write_text(json.dumps({"rows": rows}, indent=1, ensure_ascii=False) + "\n")
+    print(table(HEADERS, [cells(row) for row in rows], "markdown"))
 
 
 if __name__ == "__main__":

@@ -6,10 +6,13 @@ The clock is not locked (`--clock-control none`): faperf changes nothing on a ca
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
+import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections import Counter
@@ -18,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from faperf.errors import MeasuringError
+from faperf.errors import ForbiddenError, MeasuringError
 from faperf.record import Hot
 
 MARKER = "stamp"
@@ -91,15 +94,15 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ncu:
-    """The profiler of this machine. Raises MeasuringError where there is none."""
+    """The profiler of this machine; a command that it profiles may take `limit_s`. Raises MeasuringError where there is none."""
 
-    def __init__(self, capability: str, program: str = "ncu") -> None:
+    def __init__(self, capability: str, program: str = "ncu", *, limit_s: float = LIMIT_S) -> None:
         found = shutil.which(program)
         if found is None:
             raise MeasuringError(
                 "no counters: ncu (Nsight Compute) is not on PATH", remedy="install the CUDA toolkit's nsight-compute"
             )
-        self.program = found
+        self.program, self.limit_s = found, limit_s
         known = set(re.findall(r"^(\w+__\w+)", self._say("--query-metrics"), re.MULTILINE))
         table = TABLE.get(capability, EVERYWHERE | _BEFORE_BLACKWELL)
         wanted = table | {
@@ -149,22 +152,36 @@ class Ncu:
 
     def _say(self, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
         try:
-            answer = subprocess.run(
-                [self.program, *arguments],
-                env=dict(environment) if environment is not None else None,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=LIMIT_S,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
+            code, out, err = self._finished([self.program, *arguments], environment)
+        except OSError as error:
             raise MeasuringError(f"no counters: ncu does not run: {error}") from error
-        said = answer.stdout + answer.stderr
+        except subprocess.TimeoutExpired as error:
+            raise MeasuringError(f"no counters: ncu was not done within {self.limit_s:.0f} s, and was ended") from error
+        said = out + err
         if "ERR_NVGPUCTRPERM" in said:
-            raise MeasuringError(f"no counters: {PERMISSION}")
-        if answer.returncode:
-            raise MeasuringError(f"no counters: ncu ended with {answer.returncode}: {said.strip()[-500:]}")
-        return answer.stdout
+            raise ForbiddenError(f"no counters: {PERMISSION}")
+        if code:
+            raise MeasuringError(f"no counters: ncu ended with {code}: {said.strip()[-500:]}")
+        return out
+
+    def _finished(self, command: list[str], environment: Mapping[str, str] | None) -> tuple[int, str, str]:
+        """Exit code, output and errors. What ncu started ends with it, however that comes."""
+        with subprocess.Popen(
+            command,
+            env=dict(environment) if environment is not None else None,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as process:
+            try:
+                out, err = process.communicate(timeout=self.limit_s)
+            except BaseException:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
+        return process.returncode, out, err
 
 
 def by_work(raw: str, source: str, metrics: Mapping[str, Sequence[str]], version: str = "") -> list[Counted | None]:

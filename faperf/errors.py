@@ -7,6 +7,7 @@ FaperfError                    exit 1: says what is wrong, where, and what to do
 ├── CompileError               nvcc refused the source; carries its message
 ├── InspectionError            a cubin or a disassembly that cannot be read
 ├── MeasuringError             a GPU that cannot be used, a launch that failed outside of a run
+│   └── ForbiddenError         no hardware counters for this user, whatever is profiled
 ├── GitError                   no repository, an unknown commit, a shallow clone
 ├── HistoryError               a record that cannot be read or written
 ├── BisectionError             the ends of a bisection do not fit its question
@@ -53,6 +54,10 @@ class InspectionError(FaperfError):
 
 
 class MeasuringError(FaperfError):
+    pass
+
+
+class ForbiddenError(MeasuringError):
     pass
 
 

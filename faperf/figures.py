@@ -6,7 +6,7 @@ Reads records alone, so that a ladder need not load what compiles and measures.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from faperf import record
@@ -37,11 +37,20 @@ def latest_run(history: History, repository: Repository | None) -> Run | None:
     """The newest run of HEAD, clean or dirty; of the nearest first-parent ancestor that has one where HEAD has none."""
     if repository is None or repository.head() is None:
         return history.newest_run(None)
-    recorded = history.index.commits()
-    for commit in repository.first_parents():
-        if commit[:12] in recorded and (run := history.newest_run(commit)) is not None:
+    for commit in _perhaps_recorded(history, repository.first_parents()):
+        if (run := history.newest_run(commit)) is not None:
             return run
     return None
+
+
+def _perhaps_recorded(history: History, commits: Iterable[str]) -> Iterator[str]:
+    """The first of `commits`, which often is enough, and those of the others that have a run."""
+    recorded = None
+    for commit in commits:
+        if recorded is None or commit[:12] in recorded:
+            yield commit
+        if recorded is None:
+            recorded = history.index.commits()
 
 
 def recorded(history: History, commit: str) -> tuple[Run, dict[str, Build]] | None:
@@ -211,10 +220,9 @@ def carry_figures(
 
 
 def _earlier_runs(history: History, repository: Repository | None, commit: str | None) -> Iterator[Run]:
-    recorded = history.index.commits()
     ancestors = repository.first_parents(commit) if repository and commit else [NO_GIT]
-    for ancestor in ancestors:
-        for run_file in reversed(history.run_files(ancestor) if ancestor[:12] in recorded else []):
+    for ancestor in _perhaps_recorded(history, ancestors):
+        for run_file in reversed(history.run_files(ancestor)):
             if run_file.path.parent.name == NO_GPU_CLASS:
                 continue  # measured nothing itself, so all that it names is found where it was measured
             if (run := history.load_run(run_file, glance=True)) is not None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -19,14 +21,17 @@ from faperf.errors import GitError
 if TYPE_CHECKING:
     import git
 
+HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+
 
 class Repository:
     """The git repository around a project. Paths given and returned are relative to the project's root."""
 
-    def __init__(self, root: Path, top: Path, common: Path) -> None:
+    def __init__(self, root: Path, top: Path, own: Path, common: Path) -> None:
         self.root = root
         self._top = top
-        self._common = common
+        self._own = own  # this worktree's HEAD lies here
+        self._common = common  # and the branches of all worktrees here
         self._prefix = root.relative_to(self._top).as_posix() if root != self._top else ""
 
     @cached_property
@@ -42,12 +47,14 @@ class Repository:
         if not root.is_dir():
             return None
         try:
-            asked = _run(["rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir"], root)
+            asked = _run(
+                ["rev-parse", "--path-format=absolute", "--show-toplevel", "--git-dir", "--git-common-dir"], root
+            )
         except FileNotFoundError:
             return None  # there is no git
         if asked.returncode == 0:
-            top, common = os.fsdecode(asked.stdout).splitlines()
-            return cls(root, Path(top).resolve(), Path(common))
+            top, own, common = os.fsdecode(asked.stdout).splitlines()
+            return cls(root, Path(top).resolve(), Path(own), Path(common))
         said = os.fsdecode(asked.stderr).strip()
         if "not a git repository" in said or "must be run in a work tree" in said:
             return None
@@ -59,7 +66,13 @@ class Repository:
         return self._prefix
 
     def head(self) -> str | None:
-        """HEAD's commit, detached or not; None before the first commit."""
+        """HEAD's commit, detached or not; None before the first commit. Read as git keeps it, or asked of git."""
+        with suppress(OSError, UnicodeDecodeError):
+            content = (self._own / "HEAD").read_text(encoding="ascii").strip()
+            if content.startswith("ref: refs/heads/"):
+                content = (self._common / content.removeprefix("ref: ")).read_text(encoding="ascii").strip()
+            if HASH.fullmatch(content):
+                return content
         asked = _run(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"], self.root)
         return os.fsdecode(asked.stdout).strip() if asked.returncode == 0 else None
 
@@ -81,10 +94,14 @@ class Repository:
 
     def first_parents(self, commit: str = "HEAD") -> Iterator[str]:
         """A commit and its first-parent ancestors, newest first; none before the first commit. Walks no further than is asked."""
-        if self.head() is None:
+        start = self.head() if commit == "HEAD" else commit
+        if start is None:
             return
+        known = bool(HASH.fullmatch(start))
+        if known:
+            yield start  # many ask for no more
         with subprocess.Popen(
-            ["git", "rev-list", "--first-parent", "--end-of-options", commit],
+            ["git", "rev-list", "--first-parent", f"--skip={int(known)}", "--end-of-options", start],
             cwd=self.root,
             env=_plain(),
             stdin=subprocess.DEVNULL,

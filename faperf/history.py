@@ -338,7 +338,7 @@ class History:
         ladders = []
         for path in sorted((self.project.history / "reported").glob("*.yaml")):
             try:
-                ladders.append(decode_yaml(path, self.project.relative(path), ReportedLadder))
+                ladders.append(decode_yaml(path, self.project.relative(path), ReportedLadder, self.index))
             except ManifestError as error:
                 message = f"{error}; not shown"
                 if message not in self.warnings:

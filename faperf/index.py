@@ -14,16 +14,15 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from faperf import record
 from faperf.record import Run, Timing
 
 T = TypeVar("T")
 
-LAYOUT = 2
+LAYOUT = 3
 """Raised with every change of the tables below."""
 DOUBTFUL_NS = 2_000_000_000
 """What changed so shortly before it was looked at may change again without a new time stamp: it is looked at again."""
@@ -32,13 +31,14 @@ WAIT_S = 5.0
 UNSEEN = (-1, -1, -1)
 
 TABLES = """
-CREATE TABLE directories (path TEXT PRIMARY KEY, inode INT, modified INT, changed INT);
+CREATE TABLE directories (path TEXT PRIMARY KEY, inode INT, modified INT, changed INT, looked_through INT);
 CREATE TABLE files (
     id INTEGER PRIMARY KEY, directory TEXT, name TEXT, commit12 TEXT, run_id TEXT,
     stamp INT, UNIQUE (directory, name)
 );
 CREATE INDEX files_by_commit ON files (commit12);
 CREATE INDEX files_by_run ON files (run_id);
+CREATE INDEX files_unread ON files (id) WHERE stamp IS NULL;
 CREATE TABLE timings (file INT, version TEXT, target TEXT, workload TEXT, timing BLOB);
 CREATE INDEX timings_by_version ON timings (version, target, workload);
 CREATE INDEX timings_by_file ON timings (file);
@@ -46,23 +46,29 @@ CREATE TABLE answers (key TEXT PRIMARY KEY, answer BLOB);
 """
 
 
-@dataclass(frozen=True)
-class RunFile:
+class RunFile(NamedTuple):
     """A finished run on disk. What its name tells is enough to find it: no file is read for that."""
 
-    path: Path
+    directory: str
+    name: str
     commit12: str
-    dirty: bool
     run_id: str
+
+    @property
+    def path(self) -> Path:
+        return Path(self.directory, self.name)
+
+    @property
+    def dirty(self) -> bool:
+        return self.name.startswith(f"{self.commit12}-dirty-")
 
     @classmethod
     def parse(cls, path: Path) -> RunFile | None:
         named = _named(path.name)
-        return cls(path, *named) if named else None
+        return cls(str(path.parent), path.name, *named) if named else None
 
 
-@dataclass(frozen=True)
-class StoredTiming:
+class StoredTiming(NamedTuple):
     """A timing, the file in which it stands, and whose it is there."""
 
     file: RunFile
@@ -71,8 +77,7 @@ class StoredTiming:
     timing: Timing
 
 
-@dataclass(frozen=True)
-class Contents:
+class Contents(NamedTuple):
     """What was read of a run file. `sound`: every line of it."""
 
     records: list[record.Record]
@@ -99,7 +104,7 @@ class Index:
         """The run files, oldest first: all, those of a commit, or those of a run."""
         wanted = {"commit12": commit12, "run_id": run_id}
         found = self._ask(lambda db: _select(db, "FROM files", wanted, "run_id"), self._list)
-        return [_run_file(*row) for row in found]
+        return list(map(RunFile._make, found))
 
     def timings(self, version: str | None = None, target: str | None = None) -> list[StoredTiming]:
         """The timings in finished runs, oldest first: all, those of a version, those of a version for a target."""
@@ -107,18 +112,23 @@ class Index:
             {"version": version, "target": target},
             ", version, target, timing FROM timings JOIN files ON file = id",
         )
-        found = self._ask(lambda db: _select(db, table, wanted, "run_id, timings.rowid"), self._list, self._take_in)
+
+        def take_in(db: sqlite3.Connection) -> None:
+            if version is None or not self._as_it_was(db, version):
+                self._take_in(db)
+
+        found = self._ask(lambda db: _select(db, table, wanted, "run_id, timings.rowid"), self._list, take_in)
         stored = []
-        for directory, name, commit12, run_id, of, at, line in found:
+        for *file, of, at, line in found:
             timing = record.decode(line)
             assert isinstance(timing, Timing)
-            stored.append(StoredTiming(_run_file(directory, name, commit12, run_id), of, at, timing))
+            stored.append(StoredTiming(RunFile(*file), of, at, timing))
         return stored
 
     # ── what is worked out from them ──
 
     def remembered(self, key: str) -> bytes | None:
-        """What was worked out before from what `key` is a digest of."""
+        """What was worked out before from what `key` tells."""
         row = self._ask(lambda db: db.execute("SELECT answer FROM answers WHERE key = ?", (key,)).fetchone())
         return row[0] if row else None
 
@@ -156,11 +166,25 @@ class Index:
                     continue
                 old = {name for (name,) in db.execute("SELECT name FROM files WHERE directory = ?", (path,))}
                 _forget(db, path, old - set(names))
-                rows = [(path, name, named[0], named[2]) for name, named in names.items() if name not in old]
+                rows = [(path, name, *named) for name, named in names.items() if name not in old]
                 db.executemany("INSERT INTO files (directory, name, commit12, run_id) VALUES (?, ?, ?, ?)", rows)
                 state = (stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
                 seen = state if _settled(stat) else UNSEEN
-                db.execute("INSERT OR REPLACE INTO directories VALUES (?, ?, ?, ?)", (path, *seen))
+                db.execute("INSERT OR REPLACE INTO directories VALUES (?, ?, ?, ?, FALSE)", (path, *seen))
+
+    def _as_it_was(self, db: sqlite3.Connection, version: str) -> bool:
+        """Whether the timings of a version stand here as in the files: every name was looked through, nothing is unread, and the
+        files that hold the version are as they were when they were read. Others are not looked at, which takes a second for a
+        hundred thousand: whoever writes a version's first timing into a file of another by hand is heard with the next run.
+        """
+        doubts = "SELECT * FROM directories WHERE NOT looked_through", "SELECT * FROM files WHERE stamp IS NULL"
+        if any(db.execute(doubt).fetchone() for doubt in doubts):
+            return False
+        own = "SELECT DISTINCT directory, name, stamp FROM timings JOIN files ON file = id WHERE version = ?"
+        known = db.execute(own, (version,)).fetchall()
+        with suppress(FileNotFoundError):
+            return bool(known) and all(_stamp(os.stat(f"{folder}/{name}")) == stamp for folder, name, stamp in known)
+        return False
 
     def _take_in(self, db: sqlite3.Connection) -> None:
         """Bring the timings up to date: those of each file that is not as it was when it was read."""
@@ -173,9 +197,10 @@ class Index:
                     stamp = _stamp(stat)
                     if known.get(entry.name, stamp) != stamp:
                         stale.append((directory, entry.name, stamp if _settled(stat) else None))
-        if not stale:
+        if not stale and not db.execute("SELECT * FROM directories WHERE NOT looked_through").fetchone():
             return
         with _writing(db):
+            db.execute("UPDATE directories SET looked_through = TRUE WHERE inode != ?", UNSEEN[:1])
             for directory, name, seen in stale:
                 place = "SELECT id FROM files WHERE directory = ? AND name = ?"
                 (number,) = db.execute(place, (directory, name)).fetchone()
@@ -274,7 +299,7 @@ def _create(db: sqlite3.Connection) -> None:
 
 
 def _select(db: sqlite3.Connection, table: str, wanted: dict[str, str | None], order: str) -> list[tuple[Any, ...]]:
-    """Rows that begin with what `_run_file` takes, of those that have what is `wanted`."""
+    """Rows that begin with the fields of a RunFile, of those that have what is `wanted`."""
     conditions = " AND ".join(f"{column} = :{column}" for column, value in wanted.items() if value is not None)
     where = f"WHERE {conditions}" if conditions else ""
     comma = "" if table.startswith(",") else " "
@@ -306,16 +331,11 @@ def _forget(db: sqlite3.Connection, directory: str, names: Sequence[str] | set[s
         db.execute("DELETE FROM files WHERE id = ?", (number,))
 
 
-def _named(name: str) -> tuple[str, bool, str] | None:
-    """The commit, whether it was dirty, and the run id that a run file's name tells."""
+def _named(name: str) -> tuple[str, str] | None:
+    """The commit and the run id that a run file's name tells."""
     stem = name.removesuffix(".jsonl")
-    commit, *middle, run_id = stem.split("-") if stem != name and "-" in stem else ("", "")
-    return (commit, "dirty" in middle, run_id) if commit and run_id else None
-
-
-def _run_file(directory: str, name: str, commit12: str, run_id: str) -> RunFile:
-    dirty = name.startswith(f"{commit12}-dirty-")
-    return RunFile(Path(directory, name), commit12, dirty, run_id)
+    commit, *_, run_id = stem.split("-") if stem != name and "-" in stem else ("", "")
+    return (commit, run_id) if commit and run_id else None
 
 
 def _stamp(stat: os.stat_result) -> int:

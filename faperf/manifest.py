@@ -4,13 +4,13 @@ import datetime
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, Protocol, TypeVar
 
 import msgspec
-import yaml
 
 from faperf.errors import ManifestError, SelectionError
 from faperf.project import Project
@@ -184,7 +184,7 @@ class Workload:
     @cached_property
     def digest(self) -> str:
         """Its identity: the operation and the numbers, whatever the name."""
-        import hashlib
+        import hashlib  # OpenSSL takes 3 ms, which a table of records need not wait for
 
         numbers = ",".join(f"{name}={value}" for name, value in sorted(self.shape.items()))
         return hashlib.sha256(f"{self.operation}:{numbers}".encode()).hexdigest()[:16]
@@ -208,8 +208,18 @@ class Manifests:
         return [w for w in self.workloads.values() if w.family in version.workloads or w.name in version.workloads]
 
 
-def load_manifests(project: Project) -> Manifests:
-    """Every `manifests/*.yaml`. A broken file is kept as an error in `broken`; the other versions go on."""
+class Memory(Protocol):
+    """What keeps answers by what they were worked out from, or its digest."""
+
+    def remembered(self, key: str) -> bytes | None: ...
+    def remember(self, key: str, answer: bytes) -> None: ...
+
+
+def load_manifests(project: Project, memory: Memory | None = None) -> Manifests:
+    """Every `manifests/*.yaml`. A broken file is kept as an error in `broken`; the other versions go on.
+
+    With `memory`, a file is parsed once. What builds, verifies or gates gives none: `.faperf/` may be a stranger's.
+    """
     versions: dict[str, Version] = {}
     workloads: dict[str, Workload] = {}
     broken: list[ManifestError] = []
@@ -217,9 +227,9 @@ def load_manifests(project: Project) -> Manifests:
         where = project.relative(path)
         try:
             if path.name == WORKLOADS:
-                workloads = {w.name: w for w in _expand(decode_yaml(path, where, _Workloads))}
+                workloads = {w.name: w for w in _expand(decode_yaml(path, where, _Workloads, memory))}
                 continue
-            version = decode_yaml(path, where, Version)
+            version = decode_yaml(path, where, Version, memory)
             _check_version(version, path, where)
             versions[version.id] = version
         except ManifestError as error:
@@ -286,133 +296,22 @@ def _check_version(version: Version, path: Path, where: str) -> None:
             )
 
 
-# ── strict decoding ──────────────────────────────────────────────────────────────────────────────────────────────────
+def decode_yaml(path: Path, where: str, kind: type[T], memory: Memory | None = None) -> T:
+    """A YAML file as the msgspec type `kind`; errors name line and key. Raises ManifestError.
 
-
-def decode_yaml(path: Path, where: str, kind: type[T]) -> T:
-    """A YAML file as the msgspec type `kind`; errors name line and key. Raises ManifestError."""
+    Where `memory` has its plain values, the text is not parsed again; the types are the same judges of them.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ManifestError(f"cannot be read: {error}", where=where) from error
-    loader = _Loader(text)
-    try:
-        node = loader.get_single_node()
-        _refuse_aliases(node, where)
-        content = loader.construct_document(node) if node is not None else None
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ManifestError(f"not valid YAML: {error.problem}", where=where + line) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ManifestError(f"not valid YAML: {error}", where=where) from error
-    finally:
-        loader.dispose()
-    if isinstance(content, dict) and content.get("schema", SCHEMA) != SCHEMA and isinstance(content["schema"], int):
-        raise ManifestError(
-            f"schema {content['schema']}; this faperf reads {SCHEMA}",
-            where=where,
-            remedy="upgrade faperf" if content["schema"] > SCHEMA else f"write schema: {SCHEMA}",
-        )
-    unknown = list(_unknown_keys(node, _type_info(kind), ""))  # type: ignore[arg-type]
-    if unknown:
-        first_line, _, _, first_known = unknown[0]
-        text = "; ".join(f"line {n}: unknown key '{place}'{_nearest(key, known)}" for n, place, key, known in unknown)
-        raise ManifestError(text, where=f"{where}:{first_line}", remedy="known here: " + ", ".join(first_known))
-    try:
-        return msgspec.convert(content, kind)
-    except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at ")
-        trail = place.strip("`").removeprefix("$").removeprefix(".")
-        what = f"{trail}: {message}" if trail else message
-        raise ManifestError(what, where=f"{where}:{_line_of(node, trail)}") from error
+    key = f"{kind.__name__}\n{text}"
+    if memory and (known := memory.remembered(key)) is not None:
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(known, type=kind)
+    from faperf.strict import parse  # for who has not read it yet
 
-
-_type_info = cache(msgspec.inspect.type_info)
-
-
-class _Loader(yaml.CSafeLoader):
-    """PyYAML's safe loader, but a key written twice is an error instead of the last one winning."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = key_node.value
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key_node.start_mark)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key '{key}' is written twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-_BOOL = "tag:yaml.org,2002:bool"
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL]
-    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(_BOOL, re.compile("true|false"), list("tf"))  # `off` and `no` are words, as in YAML 1.2
-
-
-def _refuse_aliases(root: yaml.Node | None, where: str) -> None:
-    """A few aliases of aliases unfold into gigabytes; a manifest needs none."""
-    seen: set[int] = set()
-    waiting = [root] if root is not None else []
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen:
-            raise ManifestError("YAML aliases (*name) are not read here", where=f"{where}:{node.start_mark.line + 1}")
-        seen.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            waiting.extend(part for pair in node.value for part in pair)
-        elif isinstance(node, yaml.SequenceNode):
-            waiting.extend(node.value)
-
-
-def _unknown_keys(
-    node: yaml.Node | None, kind: msgspec.inspect.Type, place: str
-) -> Iterator[tuple[int, str, str, list[str]]]:
-    """(line, place, key, known keys) of every key in a YAML tree that its struct does not have."""
-    inspect = msgspec.inspect
-    if isinstance(kind, inspect.UnionType):
-        for option in kind.types:
-            if isinstance(option, inspect.StructType | inspect.ListType | inspect.DictType):
-                yield from _unknown_keys(node, option, place)
-    elif isinstance(kind, inspect.StructType) and isinstance(node, yaml.MappingNode):
-        fields = {f.encode_name: f.type for f in kind.fields}
-        for key_node, value in node.value:
-            here = f"{place}.{key_node.value}" if place else str(key_node.value)
-            if key_node.value in fields:
-                yield from _unknown_keys(value, fields[key_node.value], here)
-            else:
-                yield key_node.start_mark.line + 1, here, str(key_node.value), list(fields)
-    elif isinstance(kind, inspect.ListType) and isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            yield from _unknown_keys(item, kind.item_type, f"{place}[{index}]")
-    elif isinstance(kind, inspect.DictType) and isinstance(node, yaml.MappingNode):
-        for key_node, value in node.value:
-            yield from _unknown_keys(value, kind.value_type, f"{place}.{key_node.value}")
-
-
-def _nearest(key: str, known: list[str]) -> str:
-    import difflib  # for a word that is not known
-
-    match = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    return f" (did you mean '{match[0]}'?)" if match else ""
-
-
-def _line_of(node: yaml.Node | None, trail: str) -> int:
-    """The line of the value at a path such as `launches[0].grid`, or of the nearest thing above it."""
-    line = node.start_mark.line + 1 if node is not None else 1
-    for step in re.findall(r"[^.\[\]]+", trail):
-        if isinstance(node, yaml.SequenceNode) and step.isdigit() and int(step) < len(node.value):
-            node = node.value[int(step)]
-        elif isinstance(node, yaml.MappingNode):
-            node = next((value for key, value in node.value if key.value == step), None)
-        else:
-            node = None
-        if node is None:
-            break
-        line = node.start_mark.line + 1
-    return line
+    value, plain = parse(text, where, kind, SCHEMA)
+    if memory:
+        memory.remember(key, msgspec.json.encode(plain))
+    return value

@@ -15,7 +15,7 @@ from faperf.building import Selection, Workshop
 from faperf.chips import chip_of
 from faperf.counters import TENSOR_ACTIVE, Ncu
 from faperf.device import CANNOT, Gpu, find_gpu, missing_libraries
-from faperf.errors import MeasuringError, SelectionError
+from faperf.errors import ForbiddenError, MeasuringError, SelectionError
 from faperf.figures import informed, latest_run, silicon_of
 from faperf.harness import bundle_tree
 from faperf.history import new_run_id, now
@@ -33,13 +33,24 @@ CHILD = (sys.executable, "-m", "faperf.peers")
 OURS = "ours"
 TIMEOUT_S = 300.0
 """A peer may compile when it is first called."""
+COUNTING_S = 120.0
+"""So long a profiled child may take; what a peer compiled while it was timed is in its cache by then."""
+
+
+class Activity(msgspec.Struct, frozen=True):
+    """Of one launch: the share of cycles with the tensor pipe active, and clock-corrected MFU in these cycles."""
+
+    tensor_active: float
+    corrected_mfu: float
 
 
 class Peering(msgspec.Struct, frozen=True):
-    """What `faperf peers` found: a result for ours and for each peer on each workload. `refused`: why there is no activity."""
+    """What `faperf peers` found: a result for ours and for each peer on each workload. `refused`: whose activity is missing, and
+    why.
+    """
 
     results: list[PeerResult]
-    refused: str | None
+    refused: list[str]
     recorded: Path | None
 
 
@@ -86,7 +97,7 @@ def run_peers(
             worker,
             progress=workshop.progress,
         )
-    activity, refused = _activity(workshop, job, found, gpu, modules) if counted else ({}, None)
+    activity, refused = _activity(workshop, job, found, gpu, modules) if counted else ({}, [])
     results = _results(job, found, activity)
     return Peering(results, refused, workshop.history.file_peers(results) if results else None)
 
@@ -149,32 +160,53 @@ def _with_peers(job: Job, chosen: dict[str, str], modules: str, operation: str, 
 
 def _activity(
     workshop: Workshop, job: Job, found: Sequence[tuple[str, Found]], gpu: Gpu, modules: str
-) -> tuple[dict[tuple[str, str], tuple[float, float]], str | None]:
-    """(side, workload) → tensor-core activity and clock-corrected MFU of one launch, for what was timed; or why not."""
-    activity: dict[tuple[str, str], tuple[float, float]] = {}
-    timed = [(side, each.workload) for side, each in found if isinstance(each, Timing)]
+) -> tuple[dict[tuple[str, str], Activity], list[str]]:
+    """(side, workload) → the activity of one launch, for what was timed; and what was not counted, and why.
+
+    Each side in a child of its own, so that one that ncu cannot profile, or that hangs under it, costs its own row alone.
+    """
+    activity: dict[tuple[str, str], Activity] = {}
+    timed: dict[str, list[str]] = {}
+    for name, each in found:
+        if isinstance(each, Timing):
+            timed.setdefault(name, []).append(each.workload)
     operations = load_operations(workshop.project)
+    refused: list[str] = []
     try:
-        ncu = Ncu(gpu.capability)
-        with tempfile.TemporaryDirectory() as folder, the_card(gpu.card, workshop.progress.say):
-            bundle = Path(folder) / "job"
-            write_bundle(job, bundle)
-            works = [part for pair in timed for part in pair]
-            workshop.progress.say(f"counting {len(timed)} launches")
-            counted = ncu.activities([*CHILD, modules, "--each", str(bundle), *works], os.environ)
-        for (side, workload), seen in zip(timed, counted, strict=False):
-            chip = chip_of(job.side(side).target)
-            flops = operations[job.side(side).operation].flops(job.workload(workload).shape)
-            own = corrected_in(flops, seen.sm_cycles, seen.sms, chip.tensor_flops_per_clock) if seen and chip else None
-            if seen and own and TENSOR_ACTIVE in seen.shares:
-                activity[side, workload] = (seen.shares[TENSOR_ACTIVE], own)
+        ncu = Ncu(gpu.capability, limit_s=COUNTING_S)
     except MeasuringError as error:
-        return activity, str(error)
-    return activity, None
+        return activity, [str(error)]
+    with tempfile.TemporaryDirectory() as folder, the_card(gpu.card, workshop.progress.say):
+        bundle = Path(folder) / "job"
+        write_bundle(job, bundle)
+        for name, workloads in timed.items():
+            side = job.side(name)
+            works = [part for workload in workloads for part in (name, workload)]
+            workshop.progress.say(f"counting a launch of {side.version}")
+            try:
+                counted = ncu.activities([*CHILD, modules, "--each", str(bundle), *works], os.environ)
+            except ForbiddenError as error:
+                return activity, [str(error)]
+            except MeasuringError as error:
+                refused.append(f"TCA of {side.version}: {error}")
+                continue
+            chip = chip_of(side.target)
+            for workload, seen in zip(workloads, counted, strict=False):
+                flops = operations[side.operation].flops(job.workload(workload).shape)
+                own = (
+                    corrected_in(flops, seen.sm_cycles, seen.sms, chip.tensor_flops_per_clock)
+                    if seen and chip
+                    else None
+                )
+                if seen and own and TENSOR_ACTIVE in seen.shares:
+                    activity[name, workload] = Activity(seen.shares[TENSOR_ACTIVE], own)
+            if missed := [workload for workload in workloads if (name, workload) not in activity]:
+                refused.append(f"TCA of {side.version}: ncu counted nothing on {', '.join(missed)}")
+    return activity, refused
 
 
 def _results(
-    job: Job, found: Sequence[tuple[str, Found]], activity: dict[tuple[str, str], tuple[float, float]]
+    job: Job, found: Sequence[tuple[str, Found]], activity: dict[tuple[str, str], Activity]
 ) -> list[PeerResult]:
     """One for each side and workload, in the order of the tasks."""
     (ours,) = {task.side for task in job.tasks if not task.partners}
@@ -188,7 +220,7 @@ def _results(
         said = failure.failure if failure else None
         if failure and failure.fault is None:
             said = f"WRONG on {failure.distribution}: {failure.failure}"
-        active, corrected = activity.get((task.side, task.workload), (None, None))
+        seen = activity.get((task.side, task.workload))
         workload = job.workload(task.workload)
         results.append(
             PeerResult(
@@ -205,8 +237,8 @@ def _results(
                 failure=said.removeprefix(f"{CANNOT}: ") if said else None,
                 relative_l2={c.distribution: c.relative_l2 for c in checks if c.relative_l2 is not None},
                 timing=timing,
-                tensor_active=active,
-                corrected_there=corrected,
+                tensor_active=seen.tensor_active if seen else None,
+                corrected_there=seen.corrected_mfu if seen else None,
             )
         )
     return results

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -55,10 +54,12 @@ class Project:
         if self.trusted is not None:
             return self.trusted.config
         path = self.root / "pyproject.toml"
+        if not path.exists():
+            return Config()
+        import tomllib
+
         try:
             table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("faperf", {})
-        except FileNotFoundError:
-            return Config()
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(str(error), where="pyproject.toml") from error
         try:

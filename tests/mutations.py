@@ -1,8 +1,8 @@
 """Kernels made wrong on purpose, one edit each, and what the emulator must say of them.
 
-`finds` is a diagnosis of `faperf.emulator.fault`, WRONG for a result that the comparison refuses, WARNED for one that is right with a warning, or MISSED for what passes
-although it is an error on silicon, or
-REFUSED for what the emulator says that it cannot judge. The docs show this table; `tests/test_mutations.py` holds the emulator to it.
+`finds` is a diagnosis of `faperf.emulator.fault`, WRONG for a result that the comparison refuses, LAYOUT for one that also says
+which operand lies otherwise than it is multiplied, WARNED for one that is right with a warning, MISSED for what passes although
+it is an error on silicon, or REFUSED for what the emulator says that it cannot judge. The docs show this table; `tests/test_mutations.py` holds the emulator to it.
 """
 
 # ruff: noqa: E501 (a mutation is a row of a table)
@@ -17,6 +17,7 @@ from faperf.emulator.fault import (
     BAD_DESCRIPTOR,
     DEADLOCK,
     EXPECT_TX,
+    LAYOUT,
     MISALIGNED,
     MISSING_WAIT,
     OUT_OF_BOUNDS,
@@ -65,11 +66,11 @@ MUTATIONS = [
     Mutation("v12", "no empty commit on the last tile", "cp_async_commit();   //", "if (j + 1 < tiles) cp_async_commit();   //", MISSING_WAIT),
     Mutation("v12", "the next K overwrites this one", "load_tile(k_ring + next_stage", "load_tile(k_ring + stage", MISSING_WAIT),
     Mutation("v12", "the next V overwrites this one", "load_tile(v_ring + next_stage", "load_tile(v_ring + stage", MISSING_WAIT),
-    Mutation("v12", "lanes of K's ldmatrix in V's order", "lane / 16 * 8 + lane % 8, lane / 8 % 2", "lane % 16, lane / 16", WRONG),
-    Mutation("v12", "the swizzle's step in chunks of 8 bytes", "((step & 3) << 5)", "((step & 3) << 4)", WRONG),
-    Mutation("v12", "a swizzle that the reader does not have", "cp_async_16(tile + swizzle(loader / CHUNKS + i * ROWS, loader % CHUNKS)", "cp_async_16(tile + swizzle(loader / CHUNKS + i * ROWS, loader % CHUNKS ^ 1)", WRONG),
-    Mutation("v12", "B's halves swapped in QK", "mma_m16n8k16(s[2 * n], q[k], b[0], b[1])", "mma_m16n8k16(s[2 * n], q[k], b[1], b[0])", WRONG),
-    Mutation("v12", "V is not transposed", "ldmatrix_x4_trans(b,", "ldmatrix_x4(b,", WRONG),
+    Mutation("v12", "lanes of K's ldmatrix in V's order", "lane / 16 * 8 + lane % 8, lane / 8 % 2", "lane % 16, lane / 16", LAYOUT),
+    Mutation("v12", "the swizzle's step in chunks of 8 bytes", "((step & 3) << 5)", "((step & 3) << 4)", LAYOUT),
+    Mutation("v12", "a swizzle that the reader does not have", "cp_async_16(tile + swizzle(loader / CHUNKS + i * ROWS, loader % CHUNKS)", "cp_async_16(tile + swizzle(loader / CHUNKS + i * ROWS, loader % CHUNKS ^ 1)", LAYOUT),
+    Mutation("v12", "B's halves swapped in QK", "mma_m16n8k16(s[2 * n], q[k], b[0], b[1])", "mma_m16n8k16(s[2 * n], q[k], b[1], b[0])", LAYOUT),
+    Mutation("v12", "V is not transposed", "ldmatrix_x4_trans(b,", "ldmatrix_x4(b,", LAYOUT),
     Mutation("v12", "rows as if there were one head", "row_stride = H * ROW_BYTES", "row_stride = ROW_BYTES", WRONG),
     Mutation("v12", "the batch taken for a head", "(static_cast<size_t>(blockIdx.y / H) * S * H", "(static_cast<size_t>(blockIdx.y) * S * H", OUT_OF_BOUNDS),
     Mutation("v12", "every second key tile", "offset += BC * row_stride", "offset += 2 * BC * row_stride", OUT_OF_BOUNDS),
@@ -112,12 +113,12 @@ MUTATIONS = [
     Mutation("tcgen05", "tensor memory is not freed", "    if (warp == 0) asm volatile(\"tcgen05.dealloc", "    if (warp == 9) asm volatile(\"tcgen05.dealloc", TMEM),
     Mutation("tcgen05", "other columns freed than allocated", "\"r\"(tmem), \"n\"(COLUMNS)", "\"r\"(tmem), \"n\"(COLUMNS / 2)", TMEM),
     Mutation("tcgen05", "every warp allocates", "    if (warp == 0)\n        asm volatile(\"tcgen05.alloc", "    asm volatile(\"tcgen05.alloc", RACE),
-    Mutation("tcgen05", "stride of K's descriptor 512", "KV_HALF + within, 0, 1024)", "KV_HALF + within, 0, 512)", WRONG),
+    Mutation("tcgen05", "stride of K's descriptor 512", "KV_HALF + within, 0, 1024)", "KV_HALF + within, 0, 512)", LAYOUT),
     Mutation("tcgen05", "the descriptor's version bits are 0", "1ull << 46", "0ull << 46", BAD_DESCRIPTOR),
     Mutation("tcgen05", "a swizzle of 64 bytes in the descriptor", "2ull << 61", "4ull << 61", OUT_OF_BOUNDS),
     Mutation("tcgen05", "no swizzle in the descriptor", "2ull << 61", "0ull << 61", OUT_OF_BOUNDS),
     Mutation("tcgen05", "V taken for K-major", "1 << 16 | (D / 8)", "(D / 8)", OUT_OF_BOUNDS),
-    Mutation("tcgen05", "leading offset of V's descriptor", "v_tile + k * 2048, KV_HALF, 1024", "v_tile + k * 2048, 1024, 1024", WRONG),
+    Mutation("tcgen05", "leading offset of V's descriptor", "v_tile + k * 2048, KV_HALF, 1024", "v_tile + k * 2048, 1024, 1024", LAYOUT),
     Mutation("tcgen05", "N of PV half as large", "(D / 8) << 17", "(D / 16) << 17", UNINITIALISED),
     Mutation("tcgen05", "M of QK half as large", "(BC / 8) << 17 | (BR / 16) << 24", "(BC / 8) << 17 | (BR / 32) << 24", WRONG),
     Mutation("tcgen05", "M of 96", "(BC / 8) << 17 | (BR / 16) << 24", "(BC / 8) << 17 | 6 << 24", BAD_DESCRIPTOR),
@@ -125,11 +126,11 @@ MUTATIONS = [
     Mutation("tcgen05", "PV adds to the tile before", "PV_SHAPE, k > 0", "PV_SHAPE, k > 0 || j > 0", WRONG),
     Mutation("tcgen05", "steps of 16 bytes along K", "k % 4 * 32", "k % 4 * 16", WRONG),
     Mutation("tcgen05", "steps of 8 keys along V", "v_tile + k * 2048", "v_tile + k * 1024", WRONG),
-    Mutation("tcgen05", "the second half of Q is the first", "q_tile + k / 4 * Q_HALF", "q_tile", WRONG),
+    Mutation("tcgen05", "the second half of Q is the first", "q_tile + k / 4 * Q_HALF", "q_tile", LAYOUT),
     Mutation("tcgen05", "P's next keys 4 columns further", "P_COLUMN + 8 * k", "P_COLUMN + 4 * k", WRONG),
     Mutation("tcgen05", "no barrier between P's stores and PV", "        __syncthreads();\n        if (threadIdx.x == 0) {\n            asm volatile(\"tcgen05.fence::after", "        if (threadIdx.x == 0) {\n            asm volatile(\"tcgen05.fence::after", RACE),
     Mutation("tcgen05", "head and row exchanged", "64 * half, h, row, b", "64 * half, row, h, b", WRONG),
-    Mutation("tcgen05", "K's halves exchanged", "&k_map, 64 * half", "&k_map, 64 - 64 * half", WRONG),
+    Mutation("tcgen05", "K's halves exchanged", "&k_map, 64 * half", "&k_map, 64 - 64 * half", LAYOUT),
     Mutation("tcgen05", "the barriers expect two arrivals", "mbarrier.init.shared::cta.b64 [%0], 1;", "mbarrier.init.shared::cta.b64 [%0], 2;", DEADLOCK),
     Mutation("tcgen05", "no barrier after initialisation", "    __syncthreads();\n    asm volatile(\"tcgen05.fence::after_thread_sync;\" ::: \"memory\");\n    const", "    const", RACE),
     Mutation("tcgen05", "O leaves as if there were one head", "* H + h) * (D / 2)", "+ h) * (D / 2)", WRONG),
@@ -144,6 +145,8 @@ def found(verdict: Verdict) -> str:
         return REFUSED
     if verdict.check.ok:
         return WARNED if verdict.check.warnings else MISSED
+    if verdict.check.fault is None and f"; {LAYOUT}: " in str(verdict.check.failure):
+        return LAYOUT
     return verdict.check.fault or WRONG
 
 

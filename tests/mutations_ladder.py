@@ -3,7 +3,7 @@
 # ruff: noqa: E501 (a mutation is a row of a table)
 from __future__ import annotations
 
-from faperf.emulator.fault import DEADLOCK, EXPECT_TX, MISSING_WAIT, OUT_OF_BOUNDS, RACE, TMEM, UNINITIALISED
+from faperf.emulator.fault import DEADLOCK, EXPECT_TX, LAYOUT, MISSING_WAIT, OUT_OF_BOUNDS, RACE, TMEM, UNINITIALISED
 from tests.mutations import REFUSED, WARNED, WRONG, Mutation
 
 LADDER = [
@@ -16,8 +16,8 @@ LADDER = [
     Mutation("v16", "windows of 16 lanes", "(warp % 4 * 32 << 16)", "(warp % 4 * 16 << 16)", TMEM),
     Mutation("v16", "rows as with M = 128", "const int row = warp % 4 * ROWS + lane;", "const int row = warp % 4 * 32 + lane;", OUT_OF_BOUNDS),
     Mutation("v16", "another row's alpha", "ROWS + lane % ROWS]", "ROWS + lane % 8]", WRONG),
-    Mutation("v16", "P's chunks without the swizzle", "(chunk % 8 ^ (row & 7))", "(chunk % 8)", WRONG),
-    Mutation("v16", "V's halves as one atom", "tcgen05_operand(v_tile, HALF_BYTES, 1024)", "tcgen05_operand(v_tile, 1024, 1024)", WRONG),
+    Mutation("v16", "P's chunks without the swizzle", "(chunk % 8 ^ (row & 7))", "(chunk % 8)", LAYOUT),
+    Mutation("v16", "V's halves as one atom", "tcgen05_operand(v_tile, HALF_BYTES, 1024)", "tcgen05_operand(v_tile, 1024, 1024)", LAYOUT),
     Mutation("v16", "no barrier between P and PV", "__syncthreads();  // P and alpha are there", "", RACE),
     Mutation("v16", "no barrier at the end of a tile", "__syncthreads();  // alpha,", "//", RACE),
     Mutation("v16", "the batch taken for a head", "static_cast<size_t>(b) * S + first + row) * H + h", "static_cast<size_t>(b) * S * H + first + row) * H + h", OUT_OF_BOUNDS),

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from faperf import record
 from faperf.errors import ConfigError
 from faperf.peers import RANK, Peer, find_peer, locations
+from faperf.record import PeerResult
+from faperf.report.peers import peers_text
 from tests import fake_gpu
 from tests.conftest import REPOSITORY, Cli, UserProject, cli_in
 from tests.test_counters import fake_ncu
@@ -36,7 +39,7 @@ def gpu(tmp_path: Path) -> Path:
 @pytest.mark.compile
 def test_a_table_of_all_with_a_row_for_who_cannot_run(user: UserProject, faperf: Cli, gpu: Path) -> None:
     environment = fake_gpu.install(gpu)
-    fake_ncu(gpu / "bin")
+    fake_ncu(gpu / "bin", 'case "$*" in *Efficient*) echo "an internal error of the profiler"; exit 9 ;; esac')
     sides: dict[str, Any] = {
         "t1": {"ms": 2.0},
         "peer:cuDNN": {"ms": 1.0},
@@ -51,6 +54,11 @@ def test_a_table_of_all_with_a_row_for_who_cannot_run(user: UserProject, faperf:
     cudnn = next(row for row in rows if row.startswith("cuDNN"))
     assert "0.500 [" in cudnn  # ours takes twice as long
     assert "51.2%" in cudnn
+    efficient = next(row for row in rows if row.startswith("Efficient"))
+    assert "51.2%" not in efficient  # timed, but not counted: the others' counts stand
+    assert "TCA of Efficient: no counters: ncu ended with 9: an internal error of the profiler" in " ".join(
+        answer.stdout.split()
+    )
     assert "FA2 (Dao) meets cannot run here" in " ".join(answer.stdout.split())
     assert "WRONG on normal: all wrong" in " ".join(answer.stdout.split())
     assert "time peer:cuDNN ours=t1@sm_90a on tiny" in fake_gpu.log(gpu)
@@ -61,6 +69,8 @@ def test_a_table_of_all_with_a_row_for_who_cannot_run(user: UserProject, faperf:
     assert found["FA2 (Dao)"]["failure"] == "FA2 (Dao) meets cannot run here"
     assert "timing" not in found["Math"]
     assert found["t1"]["ours"] == "t1"
+    assert found["cuDNN"]["tensor_active"] == 0.5117
+    assert "tensor_active" not in found["Efficient"]
 
 
 @pytest.mark.compile
@@ -121,3 +131,22 @@ def test_an_adapter_is_no_longer_than_twenty_lines() -> None:
 def test_what_is_no_peer(location: str) -> None:
     with pytest.raises(ConfigError, match="no peer at"):
         find_peer(location)
+
+
+def test_the_docs_show_what_was_recorded() -> None:
+    path = REPOSITORY / "history/nvidia-h200-700w-140gib/peers/20261130T120301540017Z83aa.jsonl"
+    results = [record.decode(line) for line in path.read_bytes().splitlines()]
+    text = peers_text([result for result in results if isinstance(result, PeerResult)], [], "markdown")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 8
+    assert "\n".join(rows) in (REPOSITORY / "docs/mfu.md").read_text(encoding="utf-8")
+
+
+def test_the_order_is_that_of_the_interleaved_figures_and_void_is_said() -> None:
+    """At 8192 each ran at a clock of its own: h23 with more TFLOPS than FA4, which is the faster one side by side."""
+    path = REPOSITORY / "history/nvidia-h200-700w-140gib/peers/20261130T120408509944Z86f1.jsonl"
+    results = [record.decode(line) for line in path.read_bytes().splitlines()]
+    text = peers_text([result for result in results if isinstance(result, PeerResult)], [], "markdown")
+    longest = [line.split("|")[1].strip() for line in text.partition("lengths[S=8192]")[2].splitlines() if "| " in line]
+    assert longest[1:5] == ["FA4 (CuTe-DSL)", "h23 (ours)", "cuDNN", "Flex (Triton)"]
+    assert "void: Efficient on lengths[S=512]: the SM clock differs by 2.1% from h23@sm_90a's" in text

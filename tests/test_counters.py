@@ -104,6 +104,22 @@ def test_works_are_told_apart_by_the_marker_behind_each() -> None:
     assert third.hot == []  # the source page has no fifth kernel
 
 
+def test_peers_as_counted_on_an_h200() -> None:
+    """Of the published 2³⁵ FLOPs: TCA over corrected MFU says the path; Math's fp32 products leave the tensor cores idle."""
+    ours, cudnn, fa4, fa2, flex, efficient, unfused = by_work(page("peers-raw.csv"), "", METRICS)
+    for seen, ratio in ((ours, 1.0), (cudnn, 1.0), (fa4, 1.0), (fa2, 1.5), (flex, 1.0), (efficient, 2.0)):
+        assert seen is not None
+        own = corrected_in(2**35, seen.sm_cycles, seen.sms, 4096)
+        assert own is not None
+        assert seen.shares["tensor_active"] / own == pytest.approx(ratio, abs=5e-3)
+    assert cudnn is not None
+    assert corrected_in(2**35, cudnn.sm_cycles, cudnn.sms, 4096) == pytest.approx(0.6100, abs=5e-5)
+    assert unfused is not None
+    assert unfused.shares["tensor_active"] < 0.005
+    assert unfused.entry.startswith("sm80_xmma_gemm_f32f32")
+    assert unfused.ms == pytest.approx(1.484256)  # 14 kernels
+
+
 def test_several_launches_have_a_marker_behind_each(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
 
@@ -159,6 +175,14 @@ def test_no_permission_says_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(MeasuringError, match="NVreg_RestrictProfilingToAdminUsers=0") as caught:
         Ncu("9.0", str(program)).count(["program"], os.environ)
     assert "\n" not in caught.value.what
+
+
+def test_what_hangs_under_ncu_is_ended_with_it(tmp_path: Path) -> None:
+    program = fake_ncu(tmp_path, f"sleep 600 & echo $! > {tmp_path}/profiled; wait")
+    with pytest.raises(MeasuringError, match="not done within 1 s"):
+        Ncu("9.0", str(program), limit_s=1.0).activities(["program"], os.environ)
+    profiled = Path(f"/proc/{(tmp_path / 'profiled').read_text().strip()}/stat")
+    assert not profiled.exists() or " Z " in profiled.read_text()
 
 
 def test_no_ncu() -> None:

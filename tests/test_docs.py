@@ -25,7 +25,10 @@ def doc(name: str) -> str:
 
 def commands(group: click.Group = cli, prefix: str = "") -> dict[str, click.Command]:
     found: dict[str, click.Command] = {}
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         found[prefix + name] = command
         if isinstance(command, click.Group):
             found |= commands(command, f"{prefix}{name} ")

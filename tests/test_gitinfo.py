@@ -193,6 +193,17 @@ def test_detached_head(project: UserProject) -> None:
     assert dirty(project) == []
 
 
+def test_head_of_a_packed_branch_and_of_a_symbolic_one(project: UserProject) -> None:
+    """What is not one plain file behind HEAD is asked of git."""
+    head = repository(project).head()
+    project.git("pack-refs", "--all")
+    assert not (project.root / ".git/refs/heads/main").exists()
+    assert repository(project).head() == head
+    project.git("symbolic-ref", "refs/heads/alias", "refs/heads/main")
+    project.git("symbolic-ref", "HEAD", "refs/heads/alias")
+    assert repository(project).head() == head
+
+
 def test_no_commits_yet(bare: UserProject) -> None:
     bare.version("t1")
     bare.git("init", "--quiet")

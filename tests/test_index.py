@@ -174,6 +174,17 @@ def test_a_run_that_changed_owner_moves_its_timings(project: Project) -> None:
     assert times(project, "t2") == [0.1]
 
 
+def test_a_hand_in_another_versions_file_is_seen_where_all_are_looked_at(project: Project) -> None:
+    """A question about one version looks at the files that hold it. All are looked at with the next run, or for the report."""
+    write(project, "d" * 40, "20261201T000000Z0000", timing(0.4), version="t2")
+    assert (times(project), times(project, "t2")) == ([0.1, 0.2, 0.3], [0.4])
+    path = next(folder(project).glob(f"{COMMITS[0][:12]}-*"))
+    in_place(path, path.read_bytes().replace(b'"version":"t1"', b'"version":"t2"'))
+    assert times(project, "t2") == [0.4]
+    write(project, "e" * 40, "20261202T000000Z0000", timing(0.5), version="t3")
+    assert (times(project, "t2"), times(project)) == ([0.1, 0.4], [0.2, 0.3])
+
+
 @pytest.mark.parametrize("damage", ["garbage", "truncated", "empty", "another layout", "no tables"])
 def test_a_damaged_index_is_made_anew(project: Project, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(times(project)) == 3

@@ -6,6 +6,7 @@ import datetime
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -293,6 +294,24 @@ def test_what_a_manifest_may_leave_out(bare: UserProject) -> None:
 def test_a_byte_order_mark_does_no_harm(bare: UserProject) -> None:
     bare.write("manifests/t1.yaml", "\ufeff" + MANIFEST.format(id="t1", parent="", title="Br 32→64"))
     assert load_manifests(bare.project).versions["t1"].title == "Br 32→64"
+
+
+def test_what_was_parsed_is_remembered_by_its_text(bare: UserProject) -> None:
+    """The plain values are, so the types judge them anew; what is broken is parsed, and told of, each time."""
+    bare.write("manifests/v16-i16.yaml", EXAMPLE)
+    bare.write("manifests/bad.yaml", "schema: 1\n")
+    known: dict[str, bytes] = {}
+    memory = SimpleNamespace(remembered=known.get, remember=known.__setitem__)
+    fresh = load_manifests(bare.project)
+    for _ in range(2):
+        again = load_manifests(bare.project, memory)
+        assert (again.versions, again.workloads) == (fresh.versions, fresh.workloads)
+        assert [str(error) for error in again.broken] == [str(error) for error in fresh.broken]
+    (key,) = (key for key in known if "v16-i16" in key)
+    known[key] = known[key].replace(b'"schema"', b'"scheme"')
+    assert load_manifests(bare.project, memory).versions == fresh.versions
+    bare.edit("manifests/v16-i16.yaml", "title: ", "title: another ")
+    assert load_manifests(bare.project, memory).versions["v16-i16"].title.startswith("another ")
 
 
 def test_a_broken_file_does_not_hide_the_others(bare: UserProject) -> None:

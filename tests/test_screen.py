@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import random
 import re
 import select
 import shlex
@@ -15,8 +16,8 @@ from pathlib import Path
 
 import click
 import pytest
+from tabulate import tabulate
 
-from faperf.cli import cli
 from faperf.cli.screen import duration
 from faperf.report.tables import table
 from faperf.toolchain import Toolchain
@@ -61,6 +62,22 @@ def test_a_program_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert table(HEADERS, ROWS, "markdown").count("\n") == 3
 
 
+def test_a_table_without_breaks_is_laid_out_as_tabulate_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    luck = random.Random(1)
+
+    def text(most: int, of: str) -> str:
+        return "".join(luck.choice(of) for _ in range(luck.randint(1, most)))
+
+    for _ in range(200):
+        columns = luck.randint(1, 5)
+        headers = [text(9, "ab Z/%") for _ in range(columns)]
+        rows = [[text(14, "ab µ±→01.-  |") for _ in range(columns)] for _ in range(luck.randint(0, 4))]
+        assert table(headers, rows, "table") == tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
+        escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+        assert table(headers, rows, "markdown") == tabulate(escaped, headers, tablefmt="github", disable_numparse=True)
+
+
 # ── options that every command has ──
 
 
@@ -78,7 +95,7 @@ def test_every_example_of_the_help_is_a_command_line_that_parses(name: str) -> N
     for line in lines:
         words = shlex.split(re.split(r"\s{2,}|\s#\s", line[line.index("faperf ") :])[0].replace(')"', ""))[1:]
         words = words[: words.index(">")] if ">" in words else words
-        command: click.Command = cli
+        command = commands()[words.pop(0)]
         while isinstance(command, click.Group):
             command = command.commands[words.pop(0)]
         known = [option for p in command.params if isinstance(p, click.Option) for option in p.opts]

@@ -1,25 +1,29 @@
-"""The commands: parse, call, print. Everything heavy is imported inside the command that needs it."""
+"""The commands: parse, call, print. Only the module of the command that runs is imported, and everything heavy inside it."""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import click
 
 from faperf import __version__
-from faperf.cli import bisect, calibrate, complete, emulate, exchange, explain, gate, report, run, tend, views
 from faperf.cli.screen import annotate, complain, guard_output, screen_options
 from faperf.cli.shared import INTERRUPTED
 from faperf.errors import FaperfError
 
-COMMANDS = [
-    *(run.run, run.bundle, exchange.import_, exchange.export, run.execute, emulate.emulate),
-    *(gate.gate, gate.accept, bisect.bisect, calibrate.calibrate),
-    *(explain.explain, explain.peers),
-    *(views.ladder, views.diff, views.history, views.show, views.list_versions, report.report),
-    *(tend.check, tend.new, tend.doctor, tend.toolchain, tend.machine, tend.gc, complete.completion),
-]
+COMMANDS = {
+    "run": ("run", "run"), "bundle": ("run", "bundle"), "exec": ("run", "execute"), "emulate": ("emulate", "emulate"),
+    "import": ("exchange", "import_"), "export": ("exchange", "export"),
+    "gate": ("gate", "gate"), "accept": ("gate", "accept"), "bisect": ("bisect", "bisect"),
+    "calibrate": ("calibrate", "calibrate"), "explain": ("explain", "explain"), "peers": ("explain", "peers"),
+    "ladder": ("views", "ladder"), "diff": ("views", "diff"), "history": ("views", "history"), "show": ("views", "show"),
+    "list": ("views", "list_versions"), "report": ("report", "report"),
+    "check": ("tend", "check"), "new": ("tend", "new"), "doctor": ("tend", "doctor"), "toolchain": ("tend", "toolchain"),
+    "machine": ("tend", "machine"), "gc": ("tend", "gc"), "completion": ("complete", "completion"),
+}  # fmt: skip
+"""Each command's module in this package, and its name there."""
 
 
 def main() -> None:
@@ -47,7 +51,22 @@ def main() -> None:
         sys.exit(1)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """`COMMANDS`, each imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's own signature)
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            module, name = COMMANDS[cmd_name]
+            command = getattr(import_module(f"{__name__}.{module}"), name)
+            _with_screen_options(command)
+            self.add_command(command)
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="faperf")
 @click.option(
     "-C", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path(),
@@ -70,6 +89,4 @@ def _with_screen_options(command: click.Command) -> None:
         _with_screen_options(inner)
 
 
-for command in COMMANDS:
-    cli.add_command(command)
 _with_screen_options(cli)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class Known(click.ParamType[str]):
@@ -23,6 +25,8 @@ class Known(click.ParamType[str]):
         param: click.Parameter,  # noqa: ARG002 (click's own signature)
         incomplete: str,
     ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
         try:
             directory = ctx.find_root().params.get("directory") or Path()
             names = _names(self.what, directory)
@@ -57,6 +61,8 @@ def completion(context: click.Context, shell: str) -> None:
       eval "$(faperf completion bash)"                                    # in ~/.bashrc; zsh as well
       faperf completion fish > ~/.config/fish/completions/faperf.fish
     """
+    from click.shell_completion import get_completion_class
+
     found: Any = get_completion_class(shell)
     root = context.find_root().command
     click.echo(found(root, {}, "faperf", "_FAPERF_COMPLETE").source())

@@ -87,7 +87,7 @@ def print_ladder(
     from faperf.manifest import load_manifests
     from faperf.report.terminal import ladder_text
 
-    manifests, reported = load_manifests(project), history.reported()
+    manifests, reported = load_manifests(project, history.index), history.reported()
     limits = thresholds_from(project.config.thresholds)
     known = sorted({t for v in manifests.versions.values() for t in v.targets} | {file.target for file in reported})
     default = project.config.default_target

@@ -64,7 +64,7 @@ def ladder(directory: Path, target: str | None, commit: str | None, workload: st
         chosen = latest_run(history, repository)
     if workload:
         there = [name for entry in (chosen.entries if chosen else []) for name in entry.launches]
-        check_workloads([workload], [*load_manifests(project).workloads, *there])
+        check_workloads([workload], [*load_manifests(project, history.index).workloads, *there])
     chosen = informed(history, repository, chosen) if chosen else None
     builds = builds_of(history, chosen) if chosen else {}
     print_ladder(project, history, chosen, builds, (target,) if target else (), style, workload)
@@ -147,7 +147,7 @@ def diff(
     (old, old_builds), (new, new_builds) = old_side, new_side
     if workload:
         there = [name for entry in [*old.entries, *new.entries] for name in entry.launches]
-        check_workloads([workload], [*load_manifests(project).workloads, *there])
+        check_workloads([workload], [*load_manifests(project, history.index).workloads, *there])
     limits = thresholds_from(project.config.thresholds)
     silicon = (silicon_of(history, old, workload), silicon_of(history, new, workload))
     rows = compare(old, new, {**old_builds, **new_builds}, limits, *silicon)
@@ -197,7 +197,8 @@ def show(directory: Path, version: str, style: str) -> None:
     from faperf.report.terminal import show_text
 
     project = open_project(directory)
-    history, manifests = History(project), load_manifests(project)
+    history = History(project)
+    manifests = load_manifests(project, history.index)
     reported = history.reported_row(version)
     if version not in manifests.versions and reported is None:
         raise SelectionError(

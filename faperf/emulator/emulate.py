@@ -94,13 +94,12 @@ class Device:
         if sample is not None and sample < len(ctas):
             ctas = [ctas[n] for n in sorted(random.Random(seed).sample(range(len(ctas)), sample))]
         together = max(1, LANES // (-(-block[0] * block[1] * block[2] // 32) * 32))
+        kept = Origins(self.memory) if self.follows_origins else None
         wave: Wave | None = None
         for first in range(0, len(ctas), together):
             wave = Wave(program, ctas[first : first + together], grid, block, self.memory, smem, wave)
             wave.extra["parameters"], wave.extra["maps"] = bytes(parameters), self._maps
-            wave.extra["exact_sums"] = self.exact_sums
-            if self.follows_origins:
-                wave.extra["origins"] = Origins(wave)
+            wave.extra["exact_sums"], wave.extra["origins"] = self.exact_sums, kept
             for row, name in program.global_rows:
                 wave.registers[64][row] = self._variables[name]
             scheduler = Scheduler(wave, schedule, seed + first)
@@ -113,7 +112,7 @@ class Device:
             finally:
                 self.executed += wave.executed
                 self.warnings |= wave.warnings
-                self.notes |= origins.notes if (origins := wave.extra.get("origins")) is not None else {}
+                self.notes |= dict.fromkeys(kept.notes.values()) if kept is not None else {}
 
     def _argument(self, argument: ResolvedArgument) -> bytes:
         if argument.tensor is not None:

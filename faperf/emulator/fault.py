@@ -14,6 +14,8 @@ EXPECT_TX = "wrong expect_tx"
 BAD_DESCRIPTOR = "bad descriptor"
 TMEM = "tensor memory"
 ASSERTION = "assertion"
+LAYOUT = "operand layout"
+"""No fault of its own: what stands behind a wrong result (`provenance`)."""
 
 
 class DiagnosisError(Exception):

@@ -533,6 +533,8 @@ class Product:
                 self.ins = part.ins
                 lefts.append(self._from_tmem(a) if part.from_tmem else self._operand(a, self.m, self.across_a))
                 rights.append(self._operand(b, self.n, self.across_b))
+                if (kept := origins(wave)) is not None and not part.from_tmem:
+                    kept.look_at_pair(part.ins)
         finally:
             wave.clocks[self.flat, self.agent] = before
         left, right = (parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2) for parts in (lefts, rights))
@@ -591,7 +593,7 @@ class Product:
         base = self.ctas * (shared.size >> 4)
         shared.read_later(self.flat, base + place.chunks.reshape(-1), self.stamp, self.ins)
         if (kept := origins(self.wave)) is not None:
-            kept.look(place, base[:, 0], self.ins)
+            kept.look(place, base[:, 0], self.wave, self.ins)
         return place.gather(shared.view(2, 8), base[:, 0])
 
 

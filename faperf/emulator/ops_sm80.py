@@ -15,8 +15,9 @@ from faperf.emulator.decode import Blocking, Decoder, Operation, addresses, all_
 from faperf.emulator.fault import NotEmulatedError
 from faperf.emulator.memory import CLOCK_BITS
 from faperf.emulator.ops_common import in_turn_where_wrong, only, selected, spaces, together
+from faperf.emulator.provenance import origins
 from faperf.emulator.ptx import Instruction
-from faperf.emulator.rounding import from_brain
+from faperf.emulator.rounding import from_brain, halves_of
 from faperf.emulator.state import COPY, DTYPES, WARP, Array, Path
 
 # ── barriers of the CTA ("barrier{.cta}") ────────────────────────────────────────────────────────────────────────────
@@ -453,6 +454,9 @@ class Mma:
                 left.transpose(3, 1, 0, 2, 4, 5)[...] = unpack(table[a], halves, 2, warps)
                 right = np.empty((warps, n, 8, halves, 4, 2), np.float32)
                 right.transpose(1, 3, 0, 2, 4, 5)[...] = unpack(table[b], n, halves, warps)
+                if (kept := origins(path.wave)) is not None:
+                    for operand, rows in ((left, 16), (right, 8)):
+                        kept.look_at(halves_of(operand.reshape(-1, rows, depth), one.brain), ins)
                 held = np.broadcast_to(table[c], (n * lines[0] * lines[1], table.shape[1])).view(DTYPES[kind])
                 before = held.reshape(n, *lines[:2], warps, 8, 4, lines[2]).transpose(3, 1, 4, 0, 5, 2, 6)
                 total = tensor_core.multiply(

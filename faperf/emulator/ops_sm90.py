@@ -23,7 +23,7 @@ from faperf.emulator.memory import CHUNK, CLOCK_BITS, GLOBAL_BASE, SHARED_WINDOW
 from faperf.emulator.ops_common import only, together, within
 from faperf.emulator.provenance import origins
 from faperf.emulator.ptx import Instruction, split_operands
-from faperf.emulator.rounding import from_brain
+from faperf.emulator.rounding import from_brain, halves_of
 from faperf.emulator.state import BULK, TENSOR, WARP, Array, Path, Wave
 
 CLUSTER = -1
@@ -89,8 +89,6 @@ def _tensor_copy(d: Decoder, ins: Instruction) -> Operation:
                 box.store(wave.memory, wave.shared.bytes[first : first + box.bytes], int(at[index]))
             else:
                 content = box.load(wave.memory, int(at[index]))
-                if (kept := origins(wave)) is not None:
-                    kept.fill(np.arange(first, first + box.bytes, CHUNK) >> 4, box.origins(int(at[index])))
                 _fill_later(wave, lane, first, content, int(bars[index]), ins)
 
     return run
@@ -149,13 +147,6 @@ class Box:
             elements = memory.bytes.view(UNITS[unit])
             content.view(UNITS[unit])[self._order(at, unit)[inside]] = elements[where[inside] // unit]
         return content
-
-    def origins(self, at: int) -> Array:
-        """The global address of each chunk as it lies in shared memory; 0 where that is not one run of bytes."""
-        found = np.zeros(self.bytes // CHUNK, np.int64)
-        if self.chunks is not None:
-            found[self._order(at, CHUNK)] = GLOBAL_BASE + self.start + self.chunks * CHUNK
-        return found
 
     def store(self, memory: Global, content: Array, at: int) -> None:
         """What lies in shared memory goes to the tensor; what is outside of it is dropped."""
@@ -365,7 +356,7 @@ def _wgmma(d: Decoder, ins: Instruction) -> Operation:
             place = footprint(wgmma_descriptor(value, ins), rows, 16, bool(across))
             within(path, place, ins)
             if (kept := origins(wave)) is not None:
-                kept.look(place, base, ins)
+                kept.look(place, base, wave, ins)
             its = np.arange(len(bits))[its]
             chunks = (base[its, None] + place.chunks.reshape(-1)).reshape(len(its), -1)
             wave.shared.read_later(warps[its, None], chunks, stamp[its, None], ins)
@@ -391,8 +382,12 @@ def _wgmma(d: Decoder, ins: Instruction) -> Operation:
                     -1, 8, 4, 2
                 )
             a = a.reshape(warps, 16, 16)
+            if (kept := origins(wave)) is not None:
+                kept.look_at(halves_of(a, least == -126), ins)
         else:
             a = operand(path, path.r["u64"][left][::WARP], 64, across_a, member * 16)
+            if (kept := origins(wave)) is not None:
+                kept.look_at_pair(ins)
         keep = (path.r[keep_kind][scale] != 0)[::WARP]
         before = np.stack([r[out] for out in outs]).view(np.float32 if single else np.float16)
         lines = (

@@ -131,3 +131,10 @@ def largest(a: Array, b: Array, least: bool = False, nan: bool = False) -> Array
 def saturated(x: Array) -> Array:
     """Into [0, 1]; NaN and -0 become +0 (.sat)."""
     return np.where(x > 0, np.minimum(x, x.dtype.type(1)), x.dtype.type(0))
+
+
+def halves_of(values: Array, brain: bool = False) -> Array:
+    """Float32 values that 16 bits hold, as the bits of a half or, with `brain`, of a bfloat16."""
+    if brain:
+        return (np.ascontiguousarray(values).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    return values.astype(np.float16).view(np.uint16)

@@ -14,7 +14,7 @@ from faperf.report.worth import percent
 HEADERS = ("", "TFLOPS", "ms", "MFU", "corrected MFU", "TCA", "TCA ÷ MFU", "peak MiB", "speed of ours", "error", "by")
 
 
-def peers_text(results: Sequence[PeerResult], refused: str | None, style: str) -> str:
+def peers_text(results: Sequence[PeerResult], refused: Sequence[str], style: str) -> str:
     """A table for each workload, the fastest first; who could not run keeps a row that says why."""
     if style == "json":
         return as_json({"results": results, "refused": refused})
@@ -23,17 +23,29 @@ def peers_text(results: Sequence[PeerResult], refused: str | None, style: str) -
         rows = [result for result in results if result.workload == workload]
         shape = ", ".join(f"{axis}={size}" for axis, size in rows[0].shape.items())
         title = f"{workload} ({shape}) on {_gpu(rows)}"
-        ordered = sorted(rows, key=lambda result: result.timing.ms.value if result.timing else math.inf)
         parts.append(f"### {title}" if style == "markdown" else title)
-        parts.append(table(HEADERS, [peer_cells(row) for row in ordered], style, {"by": 40}))
+        parts.append(table(HEADERS, [peer_cells(row) for row in ranked(rows)], style, {"by": 40}))
     parts += _flat(results)
-    parts += [refused] if refused else []
+    parts += [
+        f"void: {r.name} on {r.workload}: {', '.join(r.timing.void)}" for r in results if r.timing and r.timing.void
+    ]
+    parts += refused
     parts.append(
         "Same inputs, buffers and float64 reference, interleaved with ours, L2 flushed; peers are replayed from a CUDA graph "
         "unless they say eager. Speed of ours: its time into the peer's, with the 99 % interval. TCA ÷ MFU is of one launch. "
         "Peak: the four tensors and what a launch allocates. Error: the largest relative L2 of all distributions."
     )
     return "\n\n".join(parts)
+
+
+def ranked(rows: Sequence[PeerResult]) -> list[PeerResult]:
+    """The fastest first, by how they stand to ours when interleaved: each for itself, they meet the card at another clock."""
+
+    def against_ours(row: PeerResult) -> float:
+        pair = row.timing.pair("ours") if row.timing else None
+        return math.exp(pair.time.value) if pair else 1.0 if row.timing else math.inf
+
+    return sorted(rows, key=against_ours)
 
 
 def _gpu(rows: Sequence[PeerResult]) -> str:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -38,7 +38,9 @@ def screen_width() -> int | None:
     """Columns to fit into: COLUMNS, or the terminal's; None where the output goes to a file or a program."""
     if os.environ.get("COLUMNS", "").isdigit():
         return int(os.environ["COLUMNS"]) or None
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    with suppress(OSError, ValueError):  # a stream without a descriptor
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    return None
 
 
 def table(
@@ -53,19 +55,24 @@ def table(
     Where the terminal is too narrow, words wrap; where that is not enough, the columns go below each other in several tables,
     each with the first `keys` columns.
     """
-    from tabulate import tabulate
-
     content = [[NOTHING if cell is None or cell == "" else plain(str(cell)) for cell in row] for row in rows]
     if style == "markdown":
         escaped = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in content]
-        return tabulate(escaped, headers, tablefmt="github", disable_numparse=True)
+        return _laid_out(headers, escaped, style)
     screen = screen_width()
     limits = [(wrap or {}).get(header) for header in headers]
     widest = [
         max(min(_width(cells, "\n"), limit or 10_000), len(header) + HEADER_PADDING)
         for header, cells, limit in zip(headers, _columns(headers, content), limits, strict=True)
     ]
-    if screen is None or sum(widest) + GAP * (len(widest) - 1) <= screen:
+    fits = screen is None or sum(widest) + GAP * (len(widest) - 1) <= screen
+    if fits and not any(
+        "\n" in cell or len(cell) > (limits[n] or len(cell)) for row in content for n, cell in enumerate(row)
+    ):
+        return _laid_out(headers, content, style)
+    from tabulate import tabulate  # for who has cells to break: it takes 25 ms to import
+
+    if fits or screen is None:
         return tabulate(content, headers, tablefmt="simple", disable_numparse=True, maxcolwidths=limits)
     parts = []
     for block in _blocks(headers, content, screen, keys):
@@ -79,6 +86,21 @@ def table(
             )
         )
     return "\n\n".join(parts)
+
+
+def _laid_out(headers: Sequence[str], content: Cells, style: str) -> str:
+    """Cells of one line each, as tabulate's `github` and `simple` lay them out."""
+    rows = [[cell.strip() for cell in row] for row in content]
+    columns = zip(headers, _columns(headers, rows), strict=True)
+    widths = [max([len(header) + HEADER_PADDING, *map(len, cells)]) for header, cells in columns]
+    lines = [list(map(str.ljust, row, widths)) for row in ([*headers], *rows)]
+    if style == "markdown":
+        rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+        head, *body = (f"| {' | '.join(line)} |" for line in lines)
+    else:
+        rule = (" " * GAP).join("-" * width for width in widths)
+        head, *body = ((" " * GAP).join(line).rstrip() for line in lines)
+    return "\n".join([head, rule, *body])
 
 
 def _columns(headers: Sequence[str], content: Cells) -> list[list[str]]:
