@@ -23,7 +23,7 @@ from faperf.launch import ResolvedArgument, ResolvedLaunch
 
 PACKS = (ops_arithmetic, ops_data, ops_call, ops_sm80, ops_sm90, ops_sm100)
 """Importing a pack registers its opcodes."""
-LANES = 4096
+LANES = 8192
 """Lanes that run together, about: more make numpy's calls longer, fewer make more calls."""
 SMEM_LIMIT = 227 * 1024
 SCALARS = {"i32": "<i", "u32": "<I", "i64": "<q", "u64": "<Q"}

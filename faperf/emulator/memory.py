@@ -283,20 +283,21 @@ class Shared:
     def check_write(self, warps: Array, offset: Array, size: int, ins: Instruction) -> None:
         """A write must be told of the last write there and of every read."""
         self._check_told(warps, offset, size, ins, "writes")
-        wave, chunks, warps = self.wave, offset >> 4, np.broadcast_to(warps, offset.shape)
-        known = wave.clocks[:, : wave.warps]
-        self._check_read(warps, offset, self.reads[chunks] > known[warps], ins)
-        for word in range(size // 4):
+        chunks, known = offset >> 4, self.wave.clocks[warps, : self.wave.warps]
+        self._check_read(warps, offset, self.reads.take(chunks, axis=0) > known, ins)
+        words = max(1, size // 4)
+        small = self.read_small.view(UNITS[words]).take(offset // max(4, size))
+        for word in range(size // 4) if np.count_nonzero(small) else ():
             words = (offset >> 2) + word
             if self.read_small[words].any():
-                self._check_read(warps, words << 2, self.small_reads[words] > known[warps], ins)
+                self._check_read(warps, words << 2, self.small_reads[words] > known, ins)
         late = ~self._told(warps, self.async_read[chunks])
         if late.any():
             at = np.unravel_index(int(np.argmax(late)), late.shape)
             chunk = int(chunks[at])
             raise DiagnosisError(
                 MISSING_WAIT,
-                f"{self._warp(int(warps[at]))} writes shared address {self._address(int(offset[at]) >> 2):#x}, which the "
+                f"{self._warp(_at(warps, late, at))} writes shared address {self._address(int(offset[at]) >> 2):#x}, which the "
                 f"asynchronous {self._writer(int(self.async_read[chunk]), int(self.read_line[chunk]))} may still read",
                 ins.place,
             )
@@ -306,8 +307,8 @@ class Shared:
             *at, reader = np.unravel_index(int(np.argmax(late)), late.shape)
             raise DiagnosisError(
                 RACE,
-                f"{self._warp(int(warps[tuple(at)]))} writes shared address {self._address(int(offset[tuple(at)]) >> 2):#x} "
-                f"while warp {int(reader)} may still read it: no barrier between",
+                f"{self._warp(_at(warps, late[..., 0], tuple(at)))} writes shared address "
+                f"{self._address(int(offset[tuple(at)]) >> 2):#x} while warp {int(reader)} may still read it: no barrier between",
                 ins.place,
             )
 
@@ -361,6 +362,11 @@ class Shared:
     def barrier_agent(self, slot: int) -> int:
         """The agent that fills shared memory and tells a barrier of it."""
         return FIRST_BARRIER * self.wave.warps + slot % BARRIER_AGENTS
+
+
+def _at(values: Array, like: Array, at: Any) -> int:
+    """An element of `values`, broadcast to the shape of `like`."""
+    return int(np.broadcast_to(values, like.shape)[at])
 
 
 def _lane(path: Path, which: int, lanes: Array | None = None, shape: tuple[int, ...] = ()) -> int:

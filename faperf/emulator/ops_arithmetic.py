@@ -32,6 +32,7 @@ from faperf.emulator.rounding import (
     largest,
     odd_single,
     odd_sum,
+    perhaps_doubtful,
     positive,
     saturated,
     single,
@@ -190,10 +191,15 @@ def _fma(d: Decoder, ins: Instruction) -> Elementwise:
 
     def once(x: Array, y: Array, z: Array) -> Array:
         total = x.astype(np.float64) * y + z
-        if mode == "rn" and not doubtful(total).any():
-            return total.astype(np.float32)
-        total = fused(x, y, z, mode)
-        return single(flushed(total, EDGE) if "ftz" in ins else total, mode)
+        if mode != "rn":
+            total = fused(x, y, z, mode)
+            return single(flushed(total, EDGE) if "ftz" in ins else total, mode)
+        near = total.astype(np.float32)
+        if perhaps_doubtful(total, near):
+            where = doubtful(total)
+            exact = fused(*(np.broadcast_to(each, total.shape)[where] for each in (x, y, z)))
+            near[where] = single(flushed(exact, EDGE) if "ftz" in ins else exact)
+        return near
 
     return computed(d, kind, sources, ins.operands[0], once, ins)
 

@@ -61,7 +61,7 @@ class Elementwise:
     may be given `out`.
     """
 
-    __slots__ = ("direct", "ftz", "function", "key", "outs", "sat", "sources")
+    __slots__ = ("chooses", "direct", "ftz", "function", "key", "outs", "sat", "sources")
 
     def __init__(
         self, ins: Instruction, outs: list[tuple[str, int]], sources: list[tuple[str, int]], function: Any, extra: Any = None
@@ -69,6 +69,7 @@ class Elementwise:
         self.outs, self.sources, self.function = outs, sources, function
         kinds = tuple(kind for kind, _ in outs)
         self.ftz, self.sat = "ftz" in ins, "sat" in ins and kinds[0][0] == "f"
+        self.chooses = ins.parts[0] in ("max", "min", "neg", "abs")  # gives no number that did not go in
         self.direct = (
             isinstance(function, np.ufunc) and not self.sat and all(kind == kinds[0] for kind, _ in sources)
             and not (self.ftz and kinds[0] == "f32")
@@ -98,7 +99,7 @@ class Elementwise:
         results = made if len(self.outs) > 1 else (made,)
         if self.sat:
             results = tuple(saturated(values) for values in results)
-        if self.ftz and self.outs[0][0] == "f32":
+        if self.ftz and not self.chooses and self.outs[0][0] == "f32":
             results = tuple(flushed(values) for values in results)
         return results
 

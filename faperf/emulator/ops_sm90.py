@@ -75,6 +75,8 @@ def _tensor_copy(d: Decoder, ins: Instruction) -> Operation:
         maps, at = addresses(path, base), _shared(addresses(path, to))
         corner = np.stack([path.pick(path.r["s32"][row]) for row in coordinates], axis=1).astype(np.int64)
         bars = _shared(addresses(path, barrier)) if barrier is not None else None
+        if bars is not None and _load_alike(path, maps, at, corner, bars, ins):
+            return
         for index in range(len(lanes)):
             tensor = map_at(path, int(maps[index]), ins)
             if len(tensor.box) != len(coordinates):
@@ -89,9 +91,32 @@ def _tensor_copy(d: Decoder, ins: Instruction) -> Operation:
                 box.store(wave.memory, wave.shared.bytes[first : first + box.bytes], int(at[index]))
             else:
                 content = box.load(wave.memory, int(at[index]))
-                _fill_later(wave, lane, first, content, int(bars[index]), ins)
+                _fill_later(wave, lane, np.array([first]), content[None], int(bars[index]), ins)
 
     return run
+
+
+def _load_alike(path: Path, maps: Array, at: Array, corner: Array, bars: Array, ins: Instruction) -> bool:
+    """Whole boxes for the same place in each of several CTAs are loaded at once. False where they are not, or something is wrong."""
+    wave, lanes = path.wave, path.lanes()
+    ctas, one = wave.cta[lanes], slice(0, 1)
+    if len(lanes) < 2 or len(np.unique(ctas)) < len(lanes) or any((v != v[0]).any() for v in (maps, at, bars)):
+        return False
+    try:
+        tensor, place = map_at(path, int(maps[0]), ins), int(at[0])
+        boxes = [Box(tensor, each) for each in corner] if len(tensor.box) == corner.shape[1] else []
+        if not boxes or any(box.chunks is None for box in boxes):
+            return False
+        for each in corner:
+            _check_corner(tensor, each, True, ins)
+        first = wave.shared.locate(path, _aligned(path, lanes[one], tensor, at, ins), boxes[0].bytes, ins, lanes=lanes,
+                                   align=16)  # fmt: skip
+    except DiagnosisError:  # one lane after the other says whose it is
+        return False
+    start = np.array([box.start >> 4 for box in boxes])
+    chunks = wave.memory.view(8, 2).take(start[:, None] + boxes[0].within(place), axis=0)
+    _fill_later(wave, lanes, first, chunks.reshape(len(lanes), -1).view(np.uint8), int(bars[0]), ins)
+    return True
 
 
 def _check_corner(tensor: TensorMap, corner: Array, load: bool, ins: Instruction) -> None:
@@ -148,6 +173,12 @@ class Box:
             content.view(UNITS[unit])[self._order(at, unit)[inside]] = elements[where[inside] // unit]
         return content
 
+    def within(self, at: int) -> Array:
+        """Of a box that lies inside, from its first chunk: which lies where, in shared memory from address `at` on."""
+        found = np.empty_like(self.chunks)
+        found[self._order(at, CHUNK)] = self.chunks
+        return found
+
     def store(self, memory: Global, content: Array, at: int) -> None:
         """What lies in shared memory goes to the tensor; what is outside of it is dropped."""
         where, inside, unit = *self._elements(), self.tensor.unit
@@ -180,20 +211,23 @@ def _swizzled_order(size: int, at: int, swizzle: int, unit: int) -> Array:
     return (swizzled(at + np.arange(0, size, unit), swizzle) - at) // unit
 
 
-def _fill_later(wave: Wave, lane: Array, first: int, content: Array, barrier: int, ins: Instruction) -> None:
-    """An agent of an mbarrier fills bytes of one CTA, then tells the barrier of their number. `lane` is the one that asked."""
-    warps, ctas = wave.flat_warp[lane], wave.cta[lane]
+def _fill_later(wave: Wave, lanes: Array, first: Array, content: Array, barrier: int, ins: Instruction) -> None:
+    """An agent of an mbarrier fills bytes of each of some CTAs, [cta, byte], from `first` on, then tells the barrier of their number.
+
+    `lanes` are those that asked.
+    """
+    warps, ctas, size = wave.flat_warp[lanes], wave.cta[lanes], content.shape[1]
     counter = wave.barriers.mbarrier(barrier, ctas, ins, warps)
     agent = wave.shared.barrier_agent(counter.slot)
     clock = counter.phase[ctas] + 1
-    counter.ledger.copies(ctas, len(content), counter.phase, ins)
-    offset = np.arange(first, first + len(content), CHUNK)
-    wave.shared.write_later(warps, offset, CHUNK, agent << CLOCK_BITS | clock, ins)
+    counter.ledger.copies(ctas, size, counter.phase, ins)
+    offset = first[:, None] + np.arange(0, size, CHUNK)
+    wave.shared.write_later(warps[:, None], offset, CHUNK, (agent << CLOCK_BITS | clock)[:, None], ins)
 
     def land() -> None:
-        wave.shared.bytes[first : first + len(content)] = content
+        wave.shared.put(CHUNK // 2, 2, offset, content.view(np.uint64).reshape(*offset.shape, 2))
         wave.shared.landed(offset, CHUNK)
-        wave.barriers.deliver(counter, ctas, len(content), agent, clock)
+        wave.barriers.deliver(counter, ctas, size, agent, clock)
 
     wave.scheduler.take_off(land, "bulk copy")
 
@@ -231,7 +265,8 @@ def _bulk_copy(d: Decoder, ins: Instruction) -> Operation:
                 _begin_read(wave, lane, near, n, ins)
                 wave.memory.put(1, 1, np.arange(far, far + n), wave.shared.bytes[near : near + n, None])
             else:
-                _fill_later(wave, lane, near, wave.memory.bytes[far : far + n].copy(), int(bars[index]), ins)
+                content = wave.memory.bytes[far : far + n].copy()[None]
+                _fill_later(wave, lane, np.array([near]), content, int(bars[index]), ins)
 
     return run
 

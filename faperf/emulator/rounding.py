@@ -14,11 +14,18 @@ HALF_TINY = np.float32(2.0**-14)
 EDGE = 2.0**-126 * (1 - 2.0**-25)
 HALF_EDGE = np.float32(2.0**-14 * (1 - 2.0**-12))
 """A result below is subnormal after it was rounded to the type's bits, however small its exponent: only then .ftz takes it."""
+_ONE = np.uint32(1)
+_HALF_WAY = np.int64(-1 << 63)
+"""The 29 bits of float64 that float32 has not, shifted to the top, where they are half of its last one."""
 MODES = ("rn", "rz", "rm", "rp")
 
 
 def flushed(x: Array, tiny: Any = TINY) -> Array:
     """Subnormal numbers as zeros of their sign (.ftz)."""
+    if tiny is TINY and x.dtype == np.float32:
+        bits = x.view(np.uint32)
+        if int(np.minimum.reduce((bits + bits) - _ONE, axis=None)) >= 0xFFFFFF:  # zeros wrap around; no exponent is 0
+            return x
     small = (np.abs(x) < tiny) & (x != 0)
     return np.where(small, x * x.dtype.type(0), x) if small.any() else x
 
@@ -52,6 +59,15 @@ def doubtful(x: Array) -> Array:
     """
     bits = x.view(np.int64)
     return ((bits & 0x1FFFFFFF) == 0x10000000) | ((np.abs(x) <= TINY) & (x != 0))
+
+
+def perhaps_doubtful(x: Array, near: Array) -> bool:
+    """Whether a number of `x` may be `doubtful`; `near` is x in float32. In fewer passes than to find which."""
+    if np.count_nonzero((x.view(np.int64) << 35) == _HALF_WAY):
+        return True
+    bits, zero = near.view(np.uint32), near == 0
+    tiny = int(np.minimum.reduce((bits + bits) - _ONE, axis=None)) <= 0xFFFFFF
+    return tiny or bool(np.count_nonzero(zero) and np.count_nonzero(x[zero]))
 
 
 def positive(x: Array) -> Array:
@@ -120,8 +136,8 @@ def largest(a: Array, b: Array, least: bool = False, nan: bool = False) -> Array
     """PTX's max (min with `least`): +0 is larger than -0; a NaN only where both are, or with `nan` where one is."""
     functions = (np.minimum, np.fmin) if least else (np.maximum, np.fmax)
     result = functions[not nan](a, b)
-    zeros = (a == 0) & (b == 0)
-    if zeros.any():
+    if np.count_nonzero(result == 0):
+        zeros = (a == 0) & (b == 0)
         negative = np.signbit(a) | np.signbit(b) if least else np.signbit(a) & np.signbit(b)
         zero = result.dtype.type(0)
         result = np.where(zeros, np.where(negative, -zero, zero), result)
