@@ -32,7 +32,6 @@ from faperf.emulator.rounding import (
     largest,
     odd_single,
     odd_sum,
-    perhaps_doubtful,
     positive,
     saturated,
     single,
@@ -195,13 +194,20 @@ def _fma(d: Decoder, ins: Instruction) -> Elementwise:
             total = fused(x, y, z, mode)
             return single(flushed(total, EDGE) if "ftz" in ins else total, mode)
         near = total.astype(np.float32)
-        if perhaps_doubtful(total, near):
-            where = doubtful(total)
-            exact = fused(*(np.broadcast_to(each, total.shape)[where] for each in (x, y, z)))
-            near[where] = single(flushed(exact, EDGE) if "ftz" in ins else exact)
+        where = doubtful(total, near)
+        if len(where):
+            a, b, c = (_at(each, where, total.shape) for each in (x, y, z))
+            exact = fused(a, b, c)
+            near.reshape(-1)[where] = single(flushed(exact, EDGE) if "ftz" in ins else exact)
         return near
 
     return computed(d, kind, sources, ins.operands[0], once, ins)
+
+
+def _at(values: Array, where: Array, shape: tuple[int, ...]) -> Array:
+    """Elements at flat places of a shape that the values broadcast to."""
+    whole: Array = np.broadcast_to(values, shape)
+    return whole.take(where) if values.shape == shape else whole[np.unravel_index(where, shape)]
 
 
 @handles("min", "max", memory=PURE)

@@ -106,9 +106,12 @@ class TensorMemory:
 
     def told(self, warps: Array, ctas: Array, windows: Array, columns: Array, ins: Instruction) -> None:
         """Each warp must have been told of the last write of what it touches in a window."""
-        stamp = self.stamp[ctas, windows, columns]
+        stamp = every = self.stamp[ctas, windows, columns]
+        if not np.count_nonzero(stamp != stamp[..., :1]):  # all columns at once
+            stamp = stamp[..., :1]
         known = self.wave.clocks[warps, stamp >> CLOCK_BITS] >= stamp & ((1 << CLOCK_BITS) - 1)
         if not known.all():
+            stamp, known = every, np.broadcast_to(known, every.shape)
             at = np.unravel_index(int(np.argmin(known)), known.shape)
             warp, cta, window, column = (
                 int(np.broadcast_to(part, known.shape)[at]) for part in (warps, ctas, windows, columns)
@@ -122,7 +125,7 @@ class TensorMemory:
                 f"wrote ({maker.opcode}, {maker.place}): {how}", ins.place,
             )  # fmt: skip
 
-        self._check_fenced(warps, ctas, stamp, columns, ins)
+        self._check_fenced(warps, ctas, stamp, columns[..., : stamp.shape[-1]], ins)
 
     def _check_fenced(self, warps: Array, ctas: Array, stamp: Array, columns: Array, ins: Instruction) -> None:
         """Tensor memory is ordered between threads by tcgen05.fence::before_thread_sync of the one, ::after of the other."""
@@ -528,7 +531,7 @@ class Product:
         try:
             tmem.told(self.flat[..., None], *place, self.ins)
             tmem.unread(self.flat[..., None], *place, self.ins)
-            if origins(wave) is None:
+            if (kept := origins(wave)) is None:
                 left, right = self._operands(self.chain)
             else:  # one after the other: each may be named
                 pairs = []
@@ -536,7 +539,7 @@ class Product:
                     self.ins = part[0].ins
                     pairs.append(self._operands([part]))
                     if not part[0].from_tmem:
-                        origins(wave).look_at_pair(self.ins)
+                        kept.look_at_pair(self.ins)
                 left, right = (np.concatenate(parts, axis=2) for parts in zip(*pairs, strict=True))
         finally:
             wave.clocks[self.flat, self.agent] = before

@@ -97,10 +97,10 @@ def _tensor_copy(d: Decoder, ins: Instruction) -> Operation:
 
 
 def _load_alike(path: Path, maps: Array, at: Array, corner: Array, bars: Array, ins: Instruction) -> bool:
-    """Whole boxes for the same place in each of several CTAs are loaded at once. False where they are not, or something is wrong."""
+    """Whole boxes for the same place in each of several CTAs are loaded at once. False where they are none, or one is wrong."""
     wave, lanes = path.wave, path.lanes()
     ctas, one = wave.cta[lanes], slice(0, 1)
-    if len(lanes) < 2 or len(np.unique(ctas)) < len(lanes) or any((v != v[0]).any() for v in (maps, at, bars)):
+    if len(lanes) < 2 or (np.diff(ctas) <= 0).any() or any((v != v[0]).any() for v in (maps, at, bars)):
         return False
     try:
         tensor, place = map_at(path, int(maps[0]), ins), int(at[0])
@@ -212,21 +212,20 @@ def _swizzled_order(size: int, at: int, swizzle: int, unit: int) -> Array:
 
 
 def _fill_later(wave: Wave, lanes: Array, first: Array, content: Array, barrier: int, ins: Instruction) -> None:
-    """An agent of an mbarrier fills bytes of each of some CTAs, [cta, byte], from `first` on, then tells the barrier of their number.
+    """An agent of an mbarrier fills the same bytes of some CTAs, [cta, byte], then tells the barrier of their number.
 
-    `lanes` are those that asked.
+    `first` says where they begin; `lanes` are those that asked, one of each CTA.
     """
     warps, ctas, size = wave.flat_warp[lanes], wave.cta[lanes], content.shape[1]
     counter = wave.barriers.mbarrier(barrier, ctas, ins, warps)
     agent = wave.shared.barrier_agent(counter.slot)
     clock = counter.phase[ctas] + 1
     counter.ledger.copies(ctas, size, counter.phase, ins)
-    offset = first[:, None] + np.arange(0, size, CHUNK)
-    wave.shared.write_later(warps[:, None], offset, CHUNK, (agent << CLOCK_BITS | clock)[:, None], ins)
+    start = int(first[0]) % wave.shared.size
+    place = wave.shared.write_run_later(warps, ctas, start, size, agent << CLOCK_BITS | clock, ins)
 
     def land() -> None:
-        wave.shared.put(CHUNK // 2, 2, offset, content.view(np.uint64).reshape(*offset.shape, 2))
-        wave.shared.landed(offset, CHUNK)
+        wave.shared.run_landed(place, content)
         wave.barriers.deliver(counter, ctas, size, agent, clock)
 
     wave.scheduler.take_off(land, "bulk copy")

@@ -17,6 +17,7 @@ HALF_EDGE = np.float32(2.0**-14 * (1 - 2.0**-12))
 _ONE = np.uint32(1)
 _HALF_WAY = np.int64(-1 << 63)
 """The 29 bits of float64 that float32 has not, shifted to the top, where they are half of its last one."""
+_NOWHERE = np.zeros(0, np.intp)
 MODES = ("rn", "rz", "rm", "rp")
 
 
@@ -53,21 +54,15 @@ def fused(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
     return odd_sum(a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64), mode)
 
 
-def doubtful(x: Array) -> Array:
-    """Where float64 lies exactly half-way between two floats of 24 bits, or where those are subnormal: rounding may have led
-    there.
+def doubtful(x: Array, near: Array) -> Array:
+    """The flat places where float64 lies exactly half-way between two floats of 24 bits, or where those are subnormal: rounding
+    may have led there. `near` is x in float32.
     """
-    bits = x.view(np.int64)
-    return ((bits & 0x1FFFFFFF) == 0x10000000) | ((np.abs(x) <= TINY) & (x != 0))
-
-
-def perhaps_doubtful(x: Array, near: Array) -> bool:
-    """Whether a number of `x` may be `doubtful`; `near` is x in float32. In fewer passes than to find which."""
-    if np.count_nonzero((x.view(np.int64) << 35) == _HALF_WAY):
-        return True
-    bits, zero = near.view(np.uint32), near == 0
+    half_way, bits, zero = (x.view(np.int64) << 35) == _HALF_WAY, near.view(np.uint32), near == 0
     tiny = int(np.minimum.reduce((bits + bits) - _ONE, axis=None)) <= 0xFFFFFF
-    return tiny or bool(np.count_nonzero(zero) and np.count_nonzero(x[zero]))
+    if tiny or (np.count_nonzero(zero) and np.count_nonzero(x[zero])):
+        half_way |= (np.abs(x) <= TINY) & (x != 0)
+    return np.flatnonzero(half_way) if np.count_nonzero(half_way) else _NOWHERE
 
 
 def positive(x: Array) -> Array:
