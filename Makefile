@@ -43,7 +43,7 @@ gpu-test: $(READY)
 	$(BIN)/python -m pytest tests/gpu -m gpu -rs
 
 readme: $(READY)
-	$(BIN)/python docs/readme_ladder.py
+	$(BIN)/python -m docs.readme_ladder
 
 setup: $(READY)
 

@@ -30,7 +30,7 @@ from faperf.device import find_gpu
 from faperf.frames import Verify
 from faperf.history import new_run_id, now, write_atomically
 from faperf.job import Job, Side, Task
-from faperf.judge import UNDECIDED, Thresholds, Verdict, judge_pair, thresholds_from
+from faperf.judge import UNDECIDED, Thresholds, Verdict, judge_pair, thresholds_from, voided
 from faperf.looks import BASELINE, pooled, protocol_for
 from faperf.measuring import the_card
 from faperf.operations import BUILT_IN, tensors_of
@@ -131,7 +131,7 @@ def measure(path: Path, seconds: float) -> Trials:
             case, state = upcoming(cases, found.trials)
             if state != AS_IT_IS:
                 weather.hold(State(state))
-            found.trials.append(trial(bench.time, case, state, limits))
+            found.trials.append(trial(lambda task: voided(bench.time(task)), case, state, limits))
             found.save(path)
             print(line(found.trials[-1]), flush=True)
     return found

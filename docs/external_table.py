@@ -1,4 +1,4 @@
-"""Runs the programs of tests/external and writes what they say into docs/emulator.md: `python docs/external_table.py`.
+"""Runs the programs of tests/external and writes what they say into docs/emulator.md: `python -m docs.external_table`.
 
 Compiles what was not compiled yet, a minute or more each. A program that cannot be built here keeps no row.
 """
@@ -11,15 +11,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-BEGIN, END = "<!-- external -->", "<!-- /external -->"
+from docs.marked import EMULATOR, write_block
+from faperf.toolchain import find_toolchain
+from tests.external.programs import PROGRAMS, Program, Run, controls_of
 
 
 def main() -> None:
-    sys.path.insert(0, str(ROOT))
-    from faperf.toolchain import find_toolchain
-    from tests.external.programs import PROGRAMS, Program, Run, controls_of
-
     toolchain = find_toolchain()
 
     def run(program: Program, broken: str = "") -> Run:
@@ -51,10 +48,7 @@ def main() -> None:
             f"| {program.name} | {program.target} | `{arguments}` | {result} | {count:,} | {', '.join(noticed) or '–'} |"
         )
         print(lines[-1], file=sys.stderr)
-    page = ROOT / "docs" / "emulator.md"
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    text = "\n".join(lines)
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    write_block(EMULATOR, "external", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write gate.schema.json: what `faperf gate --format json` prints. `python docs/gate_schema.py`"""
+"""Write gate.schema.json: what `faperf gate --format json` prints. `python -m docs.gate_schema`"""
 
 import json
 from pathlib import Path

@@ -8,7 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[1]
+from docs.marked import REPOSITORY, write_block
+
+README = REPOSITORY / "README.md"
 RECORDED = {"ladder": ("sm_103a", "f521964b23f2"), "ladder-h200": ("sm_90a", "0b5df3a64706")}
 """Of each ladder the target, and the commit whose records it shows."""
 
@@ -33,23 +35,6 @@ def shown(name: str) -> str:
     return "\n\n".join([table, *how, folded]) + "\n"
 
 
-def markers(name: str) -> tuple[str, str]:
-    return f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
-
-
-def block(readme: str, name: str) -> str:
-    begin, end = markers(name)
-    return readme.partition(begin)[2].partition(end)[0]
-
-
-def main() -> None:
-    path = REPOSITORY / "README.md"
-    text = path.read_text(encoding="utf-8")
-    for name in RECORDED:
-        begin, end = markers(name)
-        text = text.replace(begin + block(text, name) + end, begin + shown(name) + end)
-    path.write_text(text, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    for name in RECORDED:
+        write_block(README, name, shown(name))

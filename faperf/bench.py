@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from faperf.ranksum import Estimate
 
 CONTROL = "control"
-CLOCK_GAP = 0.02
 STILL_WARM_S = 1.0
 SLOWER_BY = 20
 """A block may take so many times as long as its launches did before it counts as hanging, beside one launch's own limit."""
@@ -101,6 +100,15 @@ class Bench:
     def bind(self, side: Side, workload: JobWorkload, tensors: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """A side's launches over `tensors`, its module loaded anew. Raises LaunchError."""
         return Kernels(side.cubin, side.launches[workload.name]).bind(tensors)
+
+    def build_of(self, side: Side) -> str:
+        """What a side's figures stand for."""
+        return side.build
+
+    def control_of(self, side: Side) -> Side | None:
+        """The peer that stands for the control beside `side`; None for the control kernel."""
+        control = self.job.control
+        return control.side if control and control.side.operation == side.operation else None
 
     def profiled(self, wanted: bool) -> contextlib.AbstractContextManager[None]:
         return self.card.profiled() if wanted else contextlib.nullcontext()
@@ -158,26 +166,23 @@ class Bench:
         measured = measure(device, [*sides, CONTROL], self.job.protocol, self.draw, self._steady_mhz())
         self._last = (time.monotonic(), measured.steady_mhz)
         own = measured.series[0]
-        series = {series.side: series for series in measured.series}
+        clocks = {series.side: series.clock_mhz for series in measured.series}
         roles = {name: role for role, name in task.partners.items()} | {CONTROL: CONTROL}
+        control = self.control_of(side)
+        builds = {name: self.build_of(each) for name, each in sides.items()}
+        builds[CONTROL] = self.build_of(control) if control else control_identity(self.card.capability)
         shape, ms = workload.shape, own.ms.value
         operation = self.operations[side.operation]
         flops = operation.flops(shape)
         peak = _peak(self.card.capability)
         per_clock = flops / (ms * 1e-3) / (own.clock_mhz * 1e6) / self.card.sms if own.clock_mhz else None
-        gaps = {name: _gap(own.clock_mhz, s.clock_mhz) for name, s in series.items()}
         regime = "sustained" if "power cap" in reason_words(own.reasons) else "burst"
-        void = [  # at the power cap a side that draws more runs slower: a cause, not a doubt
-            f"the SM clock differs by {gap:.1%} from {name}'s"
-            for name, gap in gaps.items()
-            if regime == "burst" and gap is not None and gap > CLOCK_GAP and name != CONTROL
-        ]
-        void += [f"{word}" for s in measured.series for word in reason_words(s.reasons & VOIDING_REASONS)]
+        void = [word for s in measured.series for word in reason_words(s.reasons & VOIDING_REASONS)]
         if others := self.card.others():
             void.append(f"{len(others)} other process(es) on the card")
         return Timing(
             schema=record.SCHEMA,
-            build=side.build,
+            build=builds[side.name],
             launch=launch_of(side, workload),
             workload=workload.name,
             shape=shape,
@@ -200,12 +205,12 @@ class Bench:
             pairs=[
                 Pair(
                     role=roles[ratio.partner],
-                    build=self._build_of(ratio.partner),
+                    build=builds[ratio.partner],
                     version=CONTROL if ratio.partner == CONTROL else sides[ratio.partner].version,
                     time=_interval(ratio.time),
                     cycles=_interval(ratio.cycles) if ratio.cycles else None,
                     instances=[round(value, 6) for value in ratio.instances],
-                    clock_gap=gaps[ratio.partner],
+                    clock_gap=_gap(own.clock_mhz, clocks[ratio.partner]),
                 )
                 for ratio in measured.ratios
             ],
@@ -215,9 +220,6 @@ class Bench:
         """The clock at which the last timing ended, where the card has had no time to cool down since."""
         when, clock = self._last
         return clock if time.monotonic() - when < STILL_WARM_S else None
-
-    def _build_of(self, name: str) -> str:
-        return control_identity(self.card.capability) if name == CONTROL else self.job.side(name).build
 
 
 class _Interleaved:
@@ -241,7 +243,10 @@ class _Interleaved:
         for name, side in self._sides.items():
             self._bound[name] = bench.bind(side, workload, arena.tensors)
         self._arena = arena
-        self._bound[CONTROL] = bench.card.control()
+        if peer := bench.control_of(first):
+            self._bound[CONTROL] = bench.bind(record.replace(peer, layout=first.layout), workload, arena.tensors)
+        else:
+            self._bound[CONTROL] = bench.card.control()
         bench.card.wait()
 
     def block(self, side: str, launches: int) -> Block:

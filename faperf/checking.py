@@ -32,7 +32,7 @@ from faperf.manifest import Manifests, load_manifests
 from faperf.measuring import Found, job_of, perform
 from faperf.operations import load_operations
 from faperf.project import Project
-from faperf.record import Build, Check, Entry, Timing
+from faperf.record import Build, Check, EmulatorVerdict, Entry, Timing
 from faperf.sass import inspect
 from faperf.trees import Ask
 from faperf.worker import Here
@@ -124,8 +124,9 @@ class Checker:
             checks: list[Check] = []
             emulate(self._workshop, self.manifests, outcome, [step], None, checks.append)
             said = outcome.run.entries[0].emulated
-            refused = "it has no workload" if said is None else said if said.startswith("not emulated") else None
-            return Verified(checks, refused=refused)
+            if said is None:
+                return Verified(refused="it has no workload")
+            return Verified(checks, refused=str(said) if said.verdict is EmulatorVerdict.REFUSED else None)
 
         return self._once(f"verify {_name(step)}", Verified, work)
 

@@ -26,7 +26,7 @@ from faperf.judge import (
     stored_change,
 )
 from faperf.manifest import Manifests, in_ladder_order, ladder_key
-from faperf.record import Build, Check, Entry, Interval, Reported, ReportedLadder, Run, Timing
+from faperf.record import Build, Check, EmulatorVerdict, Entry, Interval, Reported, ReportedLadder, Run, Timing
 
 Builds = Mapping[str, Build]
 """Build records by build key."""
@@ -82,7 +82,8 @@ class LadderRow(msgspec.Struct, frozen=True):
         """Whether the row has something that a reader must see: a regression, measured statically or reported."""
         reported = self.reported_verdict
         wrong = self.measured is not None and bool(self.measured.failures)
-        wrong = wrong or bool(self.entry and self.entry.emulated not in (None, "right"))
+        emulated = self.entry.emulated if self.entry else None
+        wrong = wrong or bool(emulated and emulated.verdict is not EmulatorVerdict.RIGHT)
         published = reported is not None and (reported.regression or reported.less_accurate)
         noted = any(finding.severity is not Severity.GAIN for finding in self.findings)
         noted = noted or bool(self.less_accurate)

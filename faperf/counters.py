@@ -116,7 +116,8 @@ class Ncu:
 
     def count(self, command: Sequence[str], environment: Mapping[str, str]) -> list[Counted | None]:
         """Run `command` under ncu and count what it launches between cudaProfilerStart and Stop, work by work: MARKER stands
-        behind each where there are several. None for one that launched nothing. Raises MeasuringError.
+        behind each where there are several. None for one that launched nothing. Where warps waited is known of a kernel that
+        was launched once. Raises MeasuringError.
         """
         with tempfile.TemporaryDirectory() as folder:
             report = self._report(
@@ -186,16 +187,16 @@ class Ncu:
 
 def by_work(raw: str, source: str, metrics: Mapping[str, Sequence[str]], version: str = "") -> list[Counted | None]:
     """What ncu's `raw` and `source` pages (CSV) say of `metrics` (what → the names that are added up), work by work."""
-    parts = _parts(source)
-    works: list[list[tuple[Mapping[str, str], Part]]] = [[]]
-    for number, row in enumerate(_rows(raw)):
+    works: list[list[Mapping[str, str]]] = [[]]
+    for row in _rows(raw):
         if row.get("Kernel Name") == MARKER:
             works.append([])
         else:
-            works[-1].append((row, parts[number] if number < len(parts) else []))
+            works[-1].append(row)
     if not works[-1]:
         works.pop()
-    return [_counted(work, metrics, version) if work else None for work in works]
+    parts = _parts(source)
+    return [_counted(work, metrics, version, parts) if work else None for work in works]
 
 
 Part = list[list[str]]
@@ -203,9 +204,11 @@ Part = list[list[str]]
 
 
 def _counted(
-    work: Sequence[tuple[Mapping[str, str], Part]], metrics: Mapping[str, Sequence[str]], version: str
+    kernels: Sequence[Mapping[str, str]],
+    metrics: Mapping[str, Sequence[str]],
+    version: str,
+    parts: Mapping[str, Sequence[Part]],
 ) -> Counted:
-    kernels = [row for row, _ in work]
 
     def value(row: Mapping[str, str], what: str) -> float | None:
         found = [number for name in metrics.get(what, ()) if (number := _number(row.get(name, ""))) is not None]
@@ -224,7 +227,8 @@ def _counted(
         values = [v for row in kernels if (v := value(row, what)) is not None]
         return sum(values) if values else None
 
-    longest, part = work[times.index(max(times))]
+    longest = kernels[times.index(max(times))]
+    own = parts.get(longest.get("Kernel Name", ""), ())
     return Counted(
         ncu=version,
         ms=sum(times) / 1e6,
@@ -235,7 +239,7 @@ def _counted(
         stalls={reason: found for reason in STALLS if (found := share(reason))},
         local_bytes=total("local"),
         entry=longest.get("Kernel Name", ""),
-        hot=_hot(part),
+        hot=_hot(own[0]) if len(own) == 1 else [],
     )
 
 
@@ -246,14 +250,18 @@ def _rows(raw: str) -> list[dict[str, str]]:
     return [dict(zip(names, row, strict=False)) for row in rows]
 
 
-def _parts(source: str) -> list[Part]:
-    """A source page kernel by kernel, in the order of their launches. Each part begins with a row that names the kernel."""
-    parts: list[Part] = []
+def _parts(source: str) -> dict[str, list[Part]]:
+    """A source page's parts by the kernel that each names in its first row. Of several launches of one name nothing says which
+    part is whose: on an H200 they did not come in the order of the launches.
+    """
+    parts: dict[str, list[Part]] = {}
+    part: Part = []
     for row in csv.reader(io.StringIO("\n".join(line for line in source.splitlines() if line.startswith('"')))):
         if row[0] == "Kernel Name":
-            parts.append([])
-        elif parts:
-            parts[-1].append(row)
+            part = []
+            parts.setdefault(row[1], []).append(part)
+        else:
+            part.append(row)
     return parts
 
 

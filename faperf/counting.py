@@ -14,7 +14,7 @@ from faperf.building import Outcome, Selection, Workshop
 from faperf.chips import chip_of
 from faperf.counters import DRAM, L2, OCCUPANCY, SHARED_PIPE, TENSOR_ACTIVE, Counted, Ncu
 from faperf.device import Gpu
-from faperf.errors import MeasuringError
+from faperf.errors import ForbiddenError, MeasuringError
 from faperf.figures import path_of, silicon_of
 from faperf.manifest import load_manifests
 from faperf.measuring import the_card, workloads_to_measure
@@ -55,36 +55,38 @@ def count_versions(
     notes = [f"not known to this ncu: {', '.join(ncu.missing)}"] if ncu.missing else []
     found: list[Counters] = []
     refused = None
-    for (target, workload), measured in _measured(workshop, selection, outcome, wanted, gpu).items():
-        workshop.progress.say(f"counting a launch each of {', '.join(measured)} for {target} on {workload}")
-        command = [sys.executable, "-m", "faperf", "-C", str(workshop.project.root), "exec", *measured, "--once"]
-        command += ["--target", target, "--workload", workload, *(["--nvcc", nvcc] if nvcc else [])]
+    for version, target, timing in _measured(workshop, selection, outcome, wanted, gpu):
+        workshop.progress.say(f"counting a launch of {version} for {target} on {timing.workload}")
+        command = [sys.executable, "-m", "faperf", "-C", str(workshop.project.root), "exec", version, "--once"]
+        command += ["--target", target, "--workload", timing.workload, *(["--nvcc", nvcc] if nvcc else [])]
         try:
             with the_card(gpu.card, workshop.progress.say):
                 seen = ncu.count(command, os.environ)
-        except MeasuringError as error:
+        except ForbiddenError as error:
             refused = str(error)
             break
-        for (version, timing), counted in zip(measured.items(), seen, strict=False):
-            entry = outcome.run.entry(version, target)
-            if counted and entry:
-                found.append(_record(counted, entry, timing, gpu, workshop))
+        except MeasuringError as error:
+            notes.append(f"{version} for {target} on {timing.workload}: {error}")
+            continue
+        entry = outcome.run.entry(version, target)
+        if seen and seen[0] and entry:
+            found.append(_record(seen[0], entry, timing, gpu, workshop))
     return Counting(_rows(workshop, outcome, found), refused, notes, _filed(workshop, found))
 
 
 def _measured(
     workshop: Workshop, selection: Selection, outcome: Outcome, wanted: Sequence[str], gpu: Gpu
-) -> dict[tuple[str, str], dict[str, Timing]]:
-    """(target, workload) → the versions that ran right there, with their timings."""
+) -> list[tuple[str, str, Timing]]:
+    """(version, target, timing) of what ran right."""
     manifests = load_manifests(workshop.project)
-    found: dict[tuple[str, str], dict[str, Timing]] = {}
+    found: list[tuple[str, str, Timing]] = []
     for version, target in selection.steps(manifests):
         if not gpu.runs(target):
             continue
         for workload in workloads_to_measure(version, manifests, wanted):
             measured = silicon_of(workshop.history, outcome.run, workload.name).get((version.id, target))
             if measured and measured.timing and not measured.failures:
-                found.setdefault((target, workload.name), {})[version.id] = measured.timing
+                found.append((version.id, target, measured.timing))
     return found
 
 

@@ -26,7 +26,7 @@ from faperf.history import write_atomically
 from faperf.launch import ResolvedLaunch, launch_digest
 from faperf.manifest import Version, Workload
 from faperf.operations import Operation, Operations, Place, find_operation, tensors_of
-from faperf.record import Check
+from faperf.record import Check, Emulated, EmulatorVerdict
 from faperf.resolve import resolve
 from faperf.verify import POISON, checked
 
@@ -133,6 +133,18 @@ def answers(asks: Sequence[Ask], jobs: int) -> Iterator[list[Verdict]]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
+def summary(verdicts: Sequence[Verdict]) -> Emulated:
+    """An answer in one: it ends with what is wrong or was refused."""
+    last = verdicts[-1]
+    if last.check is None:
+        return Emulated(EmulatorVerdict.REFUSED, str(last.refused))
+    if not last.check.ok:
+        return Emulated(
+            EmulatorVerdict.WRONG, f"on {last.check.distribution}, {last.check.workload}: {last.check.failure}"
+        )
+    return Emulated(EmulatorVerdict.RIGHT)
+
+
 def _known(ask: Ask) -> list[Verdict] | None:
     """The answer, if all of it was kept."""
     emulation, missing = Emulation(find_operation(ask.operation, ask.place)), Verdict()
@@ -148,10 +160,13 @@ def _until_wrong(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
 
 
 class Emulation:
-    """Checks of one operation's kernels. Parsed PTX, inputs and references are kept."""
+    """Checks of one operation's kernels. Parsed PTX, inputs and references are kept.
 
-    def __init__(self, operation: Operation, seed: int = SEED) -> None:
-        self.operation, self.seed = operation, seed
+    With `exact_sums` matrix products are summed as a Hopper tensor core sums them (`tensor_core`).
+    """
+
+    def __init__(self, operation: Operation, seed: int = SEED, exact_sums: bool = False) -> None:
+        self.operation, self.seed, self.exact_sums = operation, seed, exact_sums
         self.executed = 0
         """Warp-instructions, over all checks."""
         self._modules: dict[str, Module] = {}
@@ -182,7 +197,10 @@ class Emulation:
 
     def _place(self, subject: Subject, distribution: str, schedule: str, kept: Path) -> Path:
         parts = (subject.ptx, subject.launches, subject.shape, subject.layout, subject.ratio_to_fp16, subject.bound)
-        doing = (self.operation.name, self.operation.version, distribution, self.seed, schedule, VERSION)
+        doing: tuple[Any, ...] = (
+            self.operation.name, self.operation.version, distribution, self.seed, schedule, VERSION,
+            *(["exact sums"] if self.exact_sums else []),
+        )  # fmt: skip
         return kept / f"{hashlib.sha256(msgspec.json.encode((parts, doing))).hexdigest()[:24]}.json"
 
     def check(
@@ -219,7 +237,7 @@ class Emulation:
         )
         if subject.build not in self._modules:
             self._modules[subject.build] = parse(subject.ptx)
-        device = Device(self._modules[subject.build], tensors)
+        device = Device(self._modules[subject.build], tensors, self.exact_sums)
         device.trace = trace
         try:
             for launch in subject.launches:

@@ -11,6 +11,7 @@ from faperf.judge import Thresholds
 from faperf.looks import Looks, protocol_for
 from faperf.measuring import SEED, against, job_of
 from faperf.operations import load_operations
+from faperf.peers import MARK, controlled
 from faperf.power import foresee
 from faperf.record import Check, Timing
 from faperf.trees import Ask, Place, Tree
@@ -58,6 +59,7 @@ def measure(
         return job_of(operations, tree.manifests, tree.outcome, steps, ask.workloads)
 
     job = against(job_for(new), {role: job_for(tree) for role, tree in partners.items()}, gpu.machine_class)
+    job = controlled(job, workshop.project)
     if not job.tasks:
         return Evidence(unmeasured=f"nothing that changed runs on the {gpu.name} (compute capability {gpu.capability})")
     found.comparisons = ask.sharing * sum(len(task.partners) for task in job.tasks)
@@ -66,6 +68,11 @@ def measure(
         shapes = {task.workload: job.workload(task.workload).shape for task in job.tasks}
         known = workshop.history.calibrations(workshop.history.class_here(gpu.machine_class))
         found.notes = foresee(known, shapes, protocol, found.comparisons, limits)
+        if protocol.budget_s > ask.budget_s != Ask.budget_s:
+            what = (
+                f"{found.comparisons} comparisons share the false alarms, so each version takes {protocol.budget_s:g} s"
+            )
+            found.notes.append(f"{what} of GPU time instead of {ask.budget_s:g}")
     found.job = job = record.replace(job, seeds=SEEDS, protocol=protocol)
     looks = Looks(limits, found.comparisons)
     looks.take(job, gpu.card, operations, workshop.progress, here.worker, timed=ask.timed)
@@ -74,4 +81,7 @@ def measure(
         side = job.side(task.side)
         for look in looks.at(task):
             found.timings[side.version, side.target, task.workload] = look.both
+    if job.control:
+        controls = {pair.build for timing in found.timings.values() if (pair := timing.pair("control"))}
+        found.notes = [*found.notes, *(f"control: {build.removeprefix(MARK)}" for build in sorted(controls))]
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
 
 import msgspec
 
@@ -16,7 +17,7 @@ from faperf.harness import NOWHERE, emulate
 from faperf.history import write_atomically
 from faperf.judge import Status, Verdict, thresholds_from, worst
 from faperf.judging import PINNED, Judge
-from faperf.looks import BASELINE
+from faperf.looks import BASELINE, check_budget
 from faperf.project import Project
 from faperf.trees import Ask, distrusted, tree_at, working_tree
 from faperf.worker import Here
@@ -29,24 +30,25 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
     repository = workshop.repository
     if repository is None:
         raise SelectionError("there is no git repository here, so there is no baseline")
-    commit = (
-        repository.resolve(ask.baseline)
-        if ask.baseline
-        else repository.baseline(workshop.project.config.default_branch)
-    )
+    named = repository.resolve(ask.baseline) if ask.baseline else None
     if ask.trusted_config:  # from here on, and for whatever code it names
-        trusted = Project(workshop.commit_tree(commit))
+        if named is None:
+            raise SelectionError("a baseline whose configuration is trusted must be named", remedy="give --baseline")
+        trusted = Project(workshop.commit_tree(named))
         workshop = dataclasses.replace(workshop, project=dataclasses.replace(workshop.project, trusted=trusted))
     config = workshop.project.config
     ask = dataclasses.replace(ask, pinned=ask.pinned or config.pinned)
     pin = repository.resolve(ask.pinned) if ask.pinned else None
     shops = [dataclasses.replace(workshop, toolchain=toolchain) for toolchain in ask.toolchains] or [workshop]
+    limits = thresholds_from(config.thresholds)
+    check_budget(ask.budget_s, limits)
+    built = cache(lambda: working_tree(shops[-1], selection, ask))
+    commit = named or repository.baseline(config.default_branch, lambda: bool(built().outcome.run.dirty))
     old = tree_at(shops[0], commit, selection, recorded=False)
-    new = working_tree(shops[-1], selection, ask)
+    new = built()
     pinned = tree_at(shops[-1], pin, selection, recorded=False) if pin and pin != commit else None
     if ask.trusted_config:
         new = distrusted(new, old)
-    limits = thresholds_from(config.thresholds)
 
     asked = {(version.id, target) for tree in (old, new) for version, target in tree.steps}
     was, now = (record.replace(tree.outcome.run, partial=False) for tree in (old, new))  # all that was asked for

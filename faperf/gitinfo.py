@@ -10,7 +10,7 @@ import datetime
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -121,8 +121,11 @@ class Repository:
             finally:
                 walk.kill()
 
-    def baseline(self, default_branch: str) -> str:
-        """Where HEAD left the default branch, or HEAD's first parent when it is on it. Raises GitError."""
+    def baseline(self, default_branch: str, dirty: Callable[[], bool]) -> str:
+        """Where HEAD left the default branch. When it is on it: HEAD where the tree is `dirty`, else its first parent.
+
+        Raises GitError.
+        """
         head = self.head()
         if head is None:
             raise GitError("there is no commit yet, so there is nothing to compare with", remedy="git commit")
@@ -141,7 +144,7 @@ class Repository:
                 f"this clone is too shallow to tell where HEAD left {default}",
                 remedy=self._fetch(default_branch),
             ) from error
-        if base != head:
+        if base != head or dirty():
             return base
         if self._knows(f"{head}^"):
             return self.resolve(f"{head}^")

@@ -28,8 +28,9 @@ from faperf.measuring import (
     with_measured,
 )
 from faperf.operations import Operations, load_operations
+from faperf.peers import controlled
 from faperf.project import Project
-from faperf.record import Build, Check, Entry, Run, Timing
+from faperf.record import Build, Check, EmulatorVerdict, Entry, Run, Timing
 from faperf.worker import Here, Worker
 
 MANIFEST_FILES = "manifests/*.yaml"
@@ -198,7 +199,7 @@ def rerun_commits(
         manifests = load_manifests(Project(workshop.commit_tree(commit)))
         steps = [step for step in Selection().steps(manifests) if (step[0].id, step[1]) in changed]
         jobs.append(job_of(operations, manifests, outcome, steps, workloads))
-    job = against(jobs[1], {"baseline": jobs[0]}, gpu.machine_class)
+    job = controlled(against(jobs[1], {"baseline": jobs[0]}, gpu.machine_class), workshop.project)
     timings: list[Timing] = []
     if job.tasks:
         keep = lambda _, found: timings.append(found) if isinstance(found, Timing) else None  # noqa: E731
@@ -245,7 +246,7 @@ def _measure(
 ) -> None:
     """Verify and time what runs on `gpu`, and enter it into the run; what is known already is carried forward."""
     operations = load_operations(workshop.project)
-    job = job_of(operations, manifests, outcome, steps, wish.workloads)
+    job = controlled(job_of(operations, manifests, outcome, steps, wish.workloads), workshop.project)
     job = record.replace(job, tasks=[task for task in job.tasks if gpu.runs(job.side(task.side).target)])
     if not job.tasks:
         targets = ", ".join(sorted({target for _, target in steps}))
@@ -277,7 +278,7 @@ def emulate(
     found: Callable[[Check], None],
 ) -> None:
     """Verify on the CPU what `gpu` does not run, and enter what it comes to into the run. `found` gets each check."""
-    from faperf.emulating import Ask, answers, asked  # numpy is for those who emulate
+    from faperf.emulating import Ask, answers, asked, summary  # numpy is for those who emulate
 
     operations = load_operations(workshop.project)
     kept = workshop.project.make_state() / "emulated"
@@ -293,24 +294,19 @@ def emulate(
     workshop.progress.begin("emulating", len(asks))
     emulated = {}
     for (entry, _), verdicts in zip(asks, answers([ask for _, ask in asks], workshop.jobs), strict=True):
-        said, errors, known, warnings = "right", {}, True, dict[str, None]()
-        for verdict in verdicts:
-            known = known and verdict.known
-            if verdict.check is None:
-                said = f"not emulated: {verdict.refused}"
-                break
-            found(verdict.check)
-            error = verdict.check.relative_l2  # the same in every schedule
-            if error is not None and math.isfinite(error):
-                errors[f"{verdict.check.distribution}, {verdict.check.workload}"] = error
-            if not verdict.check.ok:
-                said = f"WRONG on {verdict.check.distribution}, {verdict.check.workload}: {verdict.check.failure}"
-                outcome.wrong = True
-        words = said if verdict.check is None else f"{said} (emulated)"
-        workshop.progress.step(f"{entry.version} for {entry.target}: {words}", known and said == "right")
-        for warning in warnings:
-            workshop.progress.say(f"{entry.version} for {entry.target}: warning: {warning}")
-        emulated[entry.version, entry.target] = record.replace(entry, emulated=said, emulated_errors=errors)
+        said, name = summary(verdicts), f"{entry.version} for {entry.target}"
+        checks = [verdict.check for verdict in verdicts if verdict.check]
+        for check in checks:
+            found(check)
+        errors = {f"{c.distribution}, {c.workload}": c.relative_l2 for c in checks}  # the same in every schedule
+        errors = {place: error for place, error in errors.items() if error is not None and math.isfinite(error)}
+        outcome.wrong |= said.verdict is EmulatorVerdict.WRONG
+        known = all(verdict.known for verdict in verdicts) and said.verdict is EmulatorVerdict.RIGHT
+        words = str(said) if said.verdict is EmulatorVerdict.REFUSED else f"{said} (emulated)"
+        workshop.progress.step(f"{name}: {words}", known)
+        for warning in dict.fromkeys(warning for check in checks for warning in check.warnings):
+            workshop.progress.say(f"{name}: warning: {warning}")
+        emulated[entry.version, entry.target] = record.replace(entry, emulated_words=str(said), emulated_errors=errors)
     entries = [emulated.get((entry.version, entry.target), entry) for entry in outcome.run.entries]
     outcome.run = record.replace(outcome.run, entries=entries)
 

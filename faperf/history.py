@@ -112,10 +112,17 @@ class History:
         return one == other
 
     def save_build(self, build: Build) -> bool:
-        """Store a build record where none of its key is stored yet. True when it was new."""
+        """Store a build record where none of its key is stored yet. True when it was new.
+
+        A damaged one is replaced; raises HistoryError for one of a newer schema.
+        """
         if self.build(build.key) is not None:
             return False
-        write_atomically(self.root / "builds" / f"{build.key}.json", record.encode(build))
+        path = self.root / "builds" / f"{build.key}.json"
+        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+            there = msgspec.json.decode(path.read_bytes(), type=record.Schema)
+            record.refuse_newer(there.schema, self.project.relative(path))
+        write_atomically(path, record.encode(build))
         return True
 
     # ── runs ──

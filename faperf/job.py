@@ -26,6 +26,13 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 5.0
 
 
+class Control(msgspec.Struct, frozen=True):
+    """A peer that stands for the control kernel beside versions of its operation. `modules`: where a project's own ones lie."""
+
+    side: Side
+    modules: str
+
+
 class JobWorkload(msgspec.Struct, frozen=True):
     """A workload as numbers: what it is called, its digest, its shape."""
 
@@ -57,8 +64,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     workloads: list[JobWorkload]
     tasks: list[Task]
     run: Run
+    control: Control | None = None
 
     def side(self, name: str) -> Side:
+        if self.control and self.control.side.name == name:
+            return self.control.side
         return next(side for side in self.sides if side.name == name)
 
     def workload(self, name: str) -> JobWorkload:

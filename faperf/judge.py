@@ -17,7 +17,7 @@ from faperf.chips import path_generation
 from faperf.errors import ConfigError
 from faperf.manifest import Accepted, Budgets
 from faperf.ranksum import shift
-from faperf.record import Build, Check, Entry, Interval, KernelFacts, Reported, Timing
+from faperf.record import Build, Check, Entry, Interval, KernelFacts, Reported, Timing, replace
 
 
 class Verdict(enum.StrEnum):
@@ -377,6 +377,22 @@ def judge_pair(
     shift = math.log1p(allowed)
     time = Interval(value=pair.time.value - shift, low=pair.time.low - shift, high=pair.time.high - shift)
     return judge_time(time, [value - shift for value in pair.instances], thresholds, comparisons)
+
+
+CLOCK_GAP = 0.02
+"""A share: sides whose SM clocks differ by more were not timed alike."""
+
+
+def voided(timing: Timing) -> Timing:
+    """A timing as it was measured, void where a partner's clock was another. The control's tells nothing: it is another kernel.
+
+    At the power cap a side that draws more runs slower: a cause, not a doubt.
+    """
+    if timing.regime != "burst":
+        return timing
+    apart = [pair for pair in timing.pairs if (pair.clock_gap or 0.0) > CLOCK_GAP and pair.role != "control"]
+    why = {f"the SM clock differs by {pair.clock_gap:.1%} from the {pair.role}'s ({pair.version})" for pair in apart}
+    return replace(timing, void=sorted({*timing.void, *why}))
 
 
 def stored_change(old: Timing, new: Timing, thresholds: Thresholds) -> tuple[Verdict, Interval | None, str]:

@@ -33,7 +33,7 @@ from faperf.locating import Locator
 from faperf.looks import BASELINE
 from faperf.manifest import Accepted, Budgets, Version
 from faperf.measuring import side_name
-from faperf.record import Interval, Pair, Timing
+from faperf.record import EmulatorVerdict, Interval, Pair, Timing
 from faperf.trees import Ask, Place, Tree
 
 PINNED = "pinned"
@@ -100,7 +100,9 @@ class Judge:
         wrong = self._wrong(place, workload)
         entry = self.new.outcome.run.entry(*place)
         if entry is not None and entry.emulated is not None:  # no GPU here ran it
-            (wrong if entry.emulated.startswith("WRONG") else notes).append(_emulated(entry.emulated))
+            refused = entry.emulated.verdict is EmulatorVerdict.REFUSED
+            said = wrong if entry.emulated.verdict is EmulatorVerdict.WRONG else notes
+            said.append(f"{'' if refused else 'emulated: '}{entry.emulated}")
         drifted = since.time if since and drift is Verdict.SLOWER else None
         regressions = self._regressions(row, place, workload, timing, verdict, drifted)
         undecided = {verdict, drift} & set(UNDECIDED)
@@ -290,10 +292,6 @@ def _only(budgets: Budgets, name: str) -> Budgets:
     return Budgets(**{name: getattr(budgets, name)})
 
 
-def _emulated(words: str) -> str:
-    return words if words.startswith("not emulated") else f"emulated: {words}"
-
-
 def _up(amount: float) -> float:
     """An amount with room to be measured again: to the next of three digits."""
     if amount <= 0 or amount == int(amount):
@@ -308,7 +306,7 @@ def _machine_moved(stored: Measured, now: Timing) -> tuple[float, float] | None:
     if then is None or any(getattr(then, f) != getattr(now, f) for f in ("machine", "shape", "protocol", "regime")):
         return None
     controls = [(timing.ms.value, pair) for timing in (then, now) if (pair := timing.pair("control"))]
-    if len(controls) != 2:
-        return None
+    if len({pair.build for _, pair in controls}) != 1 or len(controls) != 2:
+        return None  # not interleaved with the same control
     before, after = (ms / math.exp(pair.time.value) for ms, pair in controls)
     return math.log(now.ms.value / then.ms.value), abs(math.log(after / before))

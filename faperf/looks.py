@@ -7,6 +7,7 @@ from functools import partial
 
 from faperf import record
 from faperf.building import Progress
+from faperf.errors import SelectionError
 from faperf.job import Job, Task
 from faperf.judge import UNDECIDED, Thresholds, instances_needed, judge_pair
 from faperf.measuring import Found, perform
@@ -79,6 +80,15 @@ class Looks:
 
     def _open(self, timing: Timing, task: Task) -> bool:
         return any(judge_pair(timing, role, self.limits, self.comparisons) in UNDECIDED for role in task.partners)
+
+
+def check_budget(budget_s: float, limits: Thresholds) -> None:
+    """Raises SelectionError for a budget that has no effect: fewer instances than one comparison needs, and not the usual one."""
+    usual, least = Protocol(), instances_needed(1, limits, 1)
+    each_s = usual.budget_s / usual.instances
+    if budget_s != usual.budget_s and round(budget_s / each_s) < least:
+        what = f"--budget {budget_s:g} is too little: a verdict takes {least} instances of {each_s:g} s each"
+        raise SelectionError(what, remedy=f"--budget {least * each_s:g} or more")
 
 
 def protocol_for(comparisons: int, limits: Thresholds, budget_s: float) -> Protocol:

@@ -216,16 +216,18 @@ class Memory(Protocol):
 
 
 def load_manifests(project: Project, memory: Memory | None = None) -> Manifests:
-    """Every `manifests/*.yaml`. A broken file is kept as an error in `broken`; the other versions go on.
+    """Every `manifests/*.yaml`. A broken file is kept as an error in `broken`, and so is a `.yml`; the others go on.
 
     With `memory`, a file is parsed once. What builds, verifies or gates gives none: `.faperf/` may be a stranger's.
     """
     versions: dict[str, Version] = {}
     workloads: dict[str, Workload] = {}
     broken: list[ManifestError] = []
-    for path in sorted(project.manifests.glob("*.yaml")):
+    for path in sorted([*project.manifests.glob("*.yaml"), *project.manifests.glob("*.yml")]):
         where = project.relative(path)
         try:
+            if path.suffix == ".yml":
+                raise ManifestError("not read: it ends in .yml", where=where, remedy=f"name it {path.stem}.yaml")
             if path.name == WORKLOADS:
                 workloads = {w.name: w for w in _expand(decode_yaml(path, where, _Workloads, memory))}
                 continue

@@ -17,12 +17,14 @@ from faperf import __version__, record
 from faperf.bench import Bench
 from faperf.build import Artifact
 from faperf.building import Outcome, Progress, Step
-from faperf.device import LaunchError
+from faperf.device import CANNOT, LaunchError
 from faperf.errors import HistoryError, MeasuringError
 from faperf.history import History, write_atomically
 from faperf.job import Job, JobWorkload, Side, Task, blank_check, launch_of
+from faperf.judge import voided
 from faperf.manifest import Manifests, Version, Workload
 from faperf.operations import Operation, Operations
+from faperf.peers import CHILD
 from faperf.record import PROTOCOL_VERSION, Build, Check, Protocol, Run, Timing
 from faperf.resolve import resolve
 from faperf.worker import FaultError, Worker
@@ -229,9 +231,13 @@ def perform(
     right: dict[tuple[str, str], bool] = {}
     with the_card(card, say), spawned or Worker() as worker:
         worker.job, worker.places = job, operations.places_of(side.operation for side in job.sides)
+        if job.control:
+            worker.use((*CHILD, job.control.modules))
         ready = worker.start()
         if ready.others:
             say(f"warning: {len(ready.others)} other process(es) compute on this card; timings will be void")
+        if job.control and timed:
+            _verify_control(job, job.control.side, worker, operations)
         for task in job.tasks:
             for name in [task.side, *task.partners.values()]:
                 if (name, task.workload) not in right:
@@ -247,6 +253,23 @@ def perform(
                 found(task.side, last)
                 came = last.failure or "" if isinstance(last, Check) else _figures(last)
             progress.step(f"{task.side} on {task.workload}: {came}", False)
+
+
+def _verify_control(job: Job, control: Side, worker: Worker, operations: Operations) -> None:
+    """Raises MeasuringError where the peer that stands for the control does not run, or is wrong, on what is to be timed."""
+    distribution = operations[control.operation].distributions[0]
+    timed = [task.workload for task in job.tasks if job.side(task.side).operation == control.operation]
+    for workload in dict.fromkeys(timed):
+        try:
+            why = worker.verify(control.name, workload, distribution, job.seeds[0]).failure
+        except FaultError as fault:
+            why = fault.detail if fault.kind == CANNOT else f"{fault.kind}: {fault.detail}"
+        if why:
+            raise MeasuringError(
+                f"{control.name} cannot be the control on {workload}: {why}",
+                where="pyproject.toml, [tool.faperf] control",
+                remedy="pip install 'faperf[peers]', or name another peer, or leave `control` out",
+            )
 
 
 def _verify(
@@ -269,7 +292,7 @@ def _verify(
 def _time(job: Job, task: Task, worker: Worker) -> Found:
     """The timing; a failed check where the kernel did not live through it."""
     try:
-        return worker.time(task)
+        return voided(worker.time(task))
     except FaultError as fault:
         blank = blank_check(job, job.side(task.side), job.workload(task.workload), "timing", job.seeds[0])
         return record.replace(blank, fault=fault.kind, failure=f"while timing: {fault.kind}: {fault.detail}")
@@ -346,19 +369,10 @@ def read_results(path: Path) -> Results:
 T = TypeVar("T", Job, Results)
 
 
-class _Schema(msgspec.Struct):
-    """What every schema of both files has."""
-
-    schema: int
-
-
 def _read(path: Path, kind: type[T], what: str) -> T:
     try:
         packed = path.read_bytes()
-        schema = msgspec.msgpack.decode(packed, type=_Schema).schema
-        if schema > record.SCHEMA:
-            what = f"schema {schema}; this faperf reads up to {record.SCHEMA}"
-            raise HistoryError(what, where=str(path), remedy="upgrade faperf")
+        record.refuse_newer(msgspec.msgpack.decode(packed, type=record.Schema).schema, str(path))
         content: T = msgspec.msgpack.decode(packed, type=kind)
     except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise HistoryError(f"not a {what}: {error}", where=str(path), remedy="make it again") from error

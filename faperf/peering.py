@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,20 +18,16 @@ from faperf.errors import ForbiddenError, MeasuringError, SelectionError
 from faperf.figures import informed, latest_run, silicon_of
 from faperf.harness import bundle_tree
 from faperf.history import new_run_id, now
-from faperf.job import Job, Side, Task
-from faperf.launch import ResolvedLaunch
+from faperf.job import Job, Task
 from faperf.manifest import Manifests, Version, load_manifests
 from faperf.measuring import Found, perform, the_card, write_bundle
 from faperf.metrics import corrected_in
 from faperf.operations import load_operations
-from faperf.peers import MARK, find_peer, locations
+from faperf.peers import CHILD, find_peer, locations, peer_side
 from faperf.record import Check, PeerResult, Timing
 from faperf.worker import Worker
 
-CHILD = (sys.executable, "-m", "faperf.peers")
 OURS = "ours"
-TIMEOUT_S = 300.0
-"""A peer may compile when it is first called."""
 COUNTING_S = 120.0
 """So long a profiled child may take; what a peer compiled while it was timed is in its cache by then."""
 
@@ -135,22 +130,7 @@ def _with_peers(job: Job, chosen: dict[str, str], modules: str, operation: str, 
     for name, location in chosen.items():
         peer = find_peer(location, modules)
         if peer.operation == operation:
-            launches: dict[str, list[ResolvedLaunch]] = {task.workload: [] for task in job.tasks}
-            sides.append(
-                Side(
-                    name=f"{MARK}{name}",
-                    version=name,
-                    target=side.target,
-                    build=f"{MARK}{name}",
-                    code=location,
-                    cubin=b"",
-                    operation=side.operation,
-                    operation_version=side.operation_version,
-                    launches=launches,
-                    layout=side.layout,
-                    timeout_s=TIMEOUT_S,
-                )
-            )
+            sides.append(peer_side(name, location, side))
     for task in job.tasks:
         tasks.append(Task(ours, task.workload, {}))
         tasks += [Task(other.name, task.workload, {OURS: ours}) for other in sides[1:]]

@@ -14,7 +14,8 @@ from faperf.errors import ConfigError
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", kw_only=True):
     """[tool.faperf]. `thresholds` is decoded by `judge`, the only place that knows them. `emulate`: `run` verifies without a GPU
-    what no GPU here can run. `peers` and `operations` name a project's own, as "module:ATTRIBUTE".
+    what no GPU here can run. `peers` and `operations` name a project's own, as "module:ATTRIBUTE". `control` is "peer:NAME" where
+    a peer stands for the control kernel.
     """
 
     default_branch: str = "main"
@@ -22,6 +23,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ke
     pinned: str | None = None
     operations: dict[str, str] = {}
     peers: dict[str, str] = {}
+    control: str | None = None
     emulate: bool = True
     thresholds: dict[str, Any] = {}
 

@@ -8,6 +8,7 @@ UPGRADES, so that old lines stay readable. A line of a newer schema is refused w
 """
 
 import datetime
+import enum
 from collections.abc import Callable
 from typing import Any
 
@@ -79,14 +80,41 @@ class Build(_Frozen, frozen=True, kw_only=True, tag="build", tag_field="kind"):
         return next((kernel for kernel in self.kernels if kernel.entry == entry), None)
 
 
+class EmulatorVerdict(enum.StrEnum):
+    """Each is what the emulator's words begin with, as they stand in an entry."""
+
+    RIGHT = "right"
+    WRONG = "WRONG"
+    REFUSED = "not emulated"
+
+
+class Emulated(msgspec.Struct, frozen=True):
+    """What the emulator says of a version, and `why` it is wrong or was not emulated. `str` of it is what stands in an entry."""
+
+    verdict: EmulatorVerdict
+    why: str = ""
+
+    @classmethod
+    def read(cls, words: str) -> "Emulated":
+        """From an entry's words; what none of the verdicts begins is wrong."""
+        for verdict in EmulatorVerdict:
+            if words.startswith(verdict):
+                return cls(verdict, words.removeprefix(verdict).lstrip(": "))
+        return cls(EmulatorVerdict.WRONG, words)
+
+    def __str__(self) -> str:
+        between = ": " if self.verdict is EmulatorVerdict.REFUSED else " "
+        return f"{self.verdict}{between}{self.why}" if self.why else self.verdict
+
+
 class Entry(_Frozen, frozen=True, kw_only=True):
     """Where one version × target stood in a run: at a build key, or not built and why.
 
     Occupancy is the run's, not the build's: it depends on the block and the dynamic shared memory of the manifest. It is
     that of the launch with the fewest CTAs per SM. `launches` maps each workload to the digest of its resolved launch.
     `measured` maps a workload to the id of the run that verified and timed this build and launch: this one, or an earlier
-    one whose figures are carried forward. `emulated` is what the emulator says where no GPU ran it: "right", "not emulated: …",
-    or what is wrong. `emulated_errors` are the relative L2 errors that it found, by distribution and workload.
+    one whose figures are carried forward. `emulated` is what the emulator says where no GPU ran it, in a record as words.
+    `emulated_errors` are the relative L2 errors that it found, by distribution and workload.
     """
 
     version: str
@@ -99,9 +127,13 @@ class Entry(_Frozen, frozen=True, kw_only=True):
     limiter: str | None = None
     launches: dict[str, str] = {}
     measured: dict[str, str] = {}
-    emulated: str | None = None
+    emulated_words: str | None = msgspec.field(default=None, name="emulated")
     emulated_errors: dict[str, float] = {}
     error: str | None = None
+
+    @property
+    def emulated(self) -> Emulated | None:
+        return None if self.emulated_words is None else Emulated.read(self.emulated_words)
 
 
 class Run(_Frozen, frozen=True, kw_only=True, tag="run", tag_field="kind"):
@@ -179,13 +211,8 @@ class Pair(_Frozen, frozen=True, kw_only=True):
     clock_gap: float | None = None
 
 
-class Timing(_Frozen, frozen=True, kw_only=True, tag="timing", tag_field="kind"):
-    """Measured figures of a build and launch on a workload, by silicon.
-
-    `ms` a launch, L2 flushed; `tflops` counts the operation's FLOPs; `flops_per_clock_sm` by the SM clock as stamped around
-    the blocks; `share_of_peak` of the chip's dense fp16 peak.
-    `peak_bytes` is what a peer allocates at most. `events` are the driver's clock event reasons in words.
-    """
+class _OnSilicon(_Frozen, frozen=True, kw_only=True):
+    """What was measured: a build and launch on a workload; and where: a machine's class, its GPU's name, card and driver."""
 
     schema: int
     build: str
@@ -196,6 +223,16 @@ class Timing(_Frozen, frozen=True, kw_only=True, tag="timing", tag_field="kind")
     gpu: str
     card: str
     driver: str
+
+
+class Timing(_OnSilicon, frozen=True, kw_only=True, tag="timing", tag_field="kind"):
+    """Measured figures of a build and launch on a workload, by silicon.
+
+    `ms` a launch, L2 flushed; `tflops` counts the operation's FLOPs; `flops_per_clock_sm` by the SM clock as stamped around
+    the blocks; `share_of_peak` of the chip's dense fp16 peak.
+    `peak_bytes` is what a peer allocates at most. `events` are the driver's clock event reasons in words.
+    """
+
     regime: str
     protocol: int
     ms: Interval
@@ -223,7 +260,7 @@ class Hot(_Frozen, frozen=True, kw_only=True):
     reason: str
 
 
-class Counters(_Frozen, frozen=True, kw_only=True, tag="counters", tag_field="kind"):
+class Counters(_OnSilicon, frozen=True, kw_only=True, tag="counters", tag_field="kind"):
     """What the hardware counted in one launch of a build on a workload, the clock not locked. Shares are of 1.
 
     `tensor_active` is of the SM cycles that passed (`sm_cycles`, on `sms` SMs); `path_flops` maps a tensor path to the FLOPs that
@@ -232,15 +269,6 @@ class Counters(_Frozen, frozen=True, kw_only=True, tag="counters", tag_field="ki
     local memory. `hot` are the instructions of `entry` at which most warps waited, the most first.
     """
 
-    schema: int
-    build: str
-    launch: str
-    workload: str
-    shape: dict[str, int]
-    machine: str
-    gpu: str
-    card: str
-    driver: str
     ncu: str
     ms: float
     sms: int
@@ -420,6 +448,18 @@ def decode(line: bytes) -> Record:
     return record if record.schema == SCHEMA else _decode_other(line, None)
 
 
+class Schema(msgspec.Struct):
+    """What every schema of every file has."""
+
+    schema: int
+
+
+def refuse_newer(schema: int, where: str | None = None) -> None:
+    """Raises HistoryError where a newer faperf wrote it."""
+    if schema > SCHEMA:
+        raise HistoryError(f"schema {schema}; this faperf reads up to {SCHEMA}", where=where, remedy="upgrade faperf")
+
+
 def _decode_other(line: bytes, error: Exception | None) -> Record:
     """The slow path: an old schema, a newer one, or damage."""
     try:
@@ -427,8 +467,8 @@ def _decode_other(line: bytes, error: Exception | None) -> Record:
         schema = content["schema"]
     except (msgspec.DecodeError, KeyError, TypeError, RecursionError):
         raise HistoryError(f"not a record: {error}", remedy="restore the line from git, or delete it") from error
-    if isinstance(schema, int) and schema > SCHEMA:
-        raise HistoryError(f"schema {schema}; this faperf reads up to {SCHEMA}", remedy="upgrade faperf")
+    if isinstance(schema, int):
+        refuse_newer(schema)
     try:
         while isinstance(schema, int) and schema in UPGRADES:
             content = UPGRADES[schema](content)

@@ -111,6 +111,12 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def use(self, command: Sequence[str]) -> None:
+        """Have `command` be the child from now on."""
+        if tuple(command) != tuple(self.command):
+            self.stop()
+            self.command = command
+
     def spawn(self) -> None:
         """Start a child where there is none; it waits for the job."""
         if self._child is None:

@@ -44,12 +44,11 @@ def install(folder: Path) -> dict[str, str]:
     command = [sys.executable, str(Path(__file__)), str(folder)]
     (python / "sitecustomize.py").write_text(
         "import sys\n\n"
-        "if {'run', 'diff', 'gate', 'bisect', 'calibrate'} & set(sys.orig_argv):\n"
+        "if {'run', 'diff', 'gate', 'bisect', 'calibrate', 'peers'} & set(sys.orig_argv):\n"
+        "    import faperf.peers\n"
         "    import faperf.worker\n\n"
         f"    faperf.worker.Worker.__init__.__defaults__ = (None, {command!r})\n"
-        "if 'peers' in sys.orig_argv:\n"
-        "    import faperf.peering\n\n"
-        f"    faperf.peering.CHILD = tuple({command!r})\n"
+        f"    faperf.peers.CHILD = tuple({command!r})\n"
     )
     script(folder / "bin/nvidia-smi", f"echo '{NAME}, 9.0, 700.00, 143771, GPU-{UUID}'")
     (folder / "tmp").mkdir()
@@ -124,7 +123,10 @@ def timing(job: Job, task: Task, ms: Callable[[str], float], noise: float = 1e-4
         tflops=flops / own / 1e9,
         gib_s=1.0,
         launches=100,
-        pairs=[*pairs, pair("control", "bcontrol", "control", CONTROL_MS)],
+        pairs=[
+            *pairs,
+            pair("control", f"{job.control.side.build}: 1.0" if job.control else "bcontrol", "control", CONTROL_MS),
+        ],
     )
 
 

@@ -81,7 +81,7 @@ MUTATIONS = [
     Mutation("v12", "P's registers in C's order of columns", "&s[2 * k + i / 2][i % 2 * 2]", "&s[2 * k + i % 2][i / 2 * 2]", WRONG),
     Mutation("v12", "O leaves in chunks of 8 bytes", "(row * row_stride + chunk * 16)", "(row * row_stride + chunk * 8)", MISALIGNED),
     Mutation("v12", "O leaves into the next head's rows", "(row * row_stride + chunk * 16)", "(row * row_stride + chunk * 16 + 256)", OUT_OF_BOUNDS),
-    Mutation("v12", "no warp barrier before O is read back", "    __syncwarp();\n#pragma unroll\n    for (int i = 0; i < 16", "#pragma unroll\n    for (int i = 0; i < 16", MISSED),
+    Mutation("v12", "no warp barrier before O is read back", "    __syncwarp();\n#pragma unroll\n    for (int i = 0; i < 16", "#pragma unroll\n    for (int i = 0; i < 16", RACE),
     Mutation("v13", "K's full barrier counts one arrival more", "mbarrier_init(k_full + i * 8, LOADERS)", "mbarrier_init(k_full + i * 8, LOADERS + 1)", DEADLOCK),
     Mutation("v13", "K's full barrier counts half of the arrivals", "mbarrier_init(k_full + i * 8, LOADERS)", "mbarrier_init(k_full + i * 8, LOADERS / 2)", DEADLOCK),
     Mutation("v13", "the empty barrier counts threads", "mbarrier_init(k_empty + i * 8, CONSUMERS / 32)", "mbarrier_init(k_empty + i * 8, CONSUMERS)", DEADLOCK),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from faperf.toolchain import Toolchain
 from tests import fake_gpu
 from tests.conftest import UserProject
 from tests.fake_gpu import log, timed
-from tests.test_cli_measure import Host
+from tests.test_cli_measure import Host, started
 
 LIMITS = Thresholds()
 
@@ -182,6 +183,22 @@ def test_a_wrong_kernel_is_not_calibrated_and_the_others_are(host: Host) -> None
     assert answer.exit_code == 5, answer.output
     assert "a kernel is wrong, so it was not calibrated" in answer.stderr
     assert [c.version for c in recorded(host)] == ["t2"]
+
+
+@pytest.mark.compile
+def test_what_was_measured_before_an_interrupt_is_kept(host: Host) -> None:
+    """t1's first gate is done, and undecided without a second look; t2 is being verified."""
+    assert host("calibrate", "--budget", "1").exit_code == 2
+    assert log(host.folder) == []
+    host.plan(t1={"noise": 1e-3}, t2={"until": "never"}, **{"t1@sm_90a baseline": {"ms": math.exp(-0.002)}})
+    process = started(host, "calibrate", until="check t2@sm_90a")
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    (found,) = recorded(host)
+    assert (found.version, found.gates, found.inconclusive, found.second_looks) == ("t1", 1, 1, 0)
+    (path,) = (host.user.root / ".faperf/history").glob("*/calibrations/*.jsonl")
+    assert f"Recorded: {path.relative_to(host.user.root)}" in stderr
 
 
 @pytest.mark.compile

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from faperf.history import History
-from faperf.record import Check
+from faperf.record import Check, EmulatorVerdict
 from tests.conftest import REPOSITORY, Cli, UserProject, cli_in
 from tests.own_operation import add_matrix_product
 
@@ -40,8 +41,13 @@ def test_run_verifies_without_a_gpu_and_once(emulated: Cli, user: UserProject) -
     assert {check.distribution for check in checks} == {"normal", "growing", "peaked", "large", "ones"}
     assert {check.schedule for check in checks} == {"lockstep", "lazy", "random"}
     assert all(check.shape["S"] in (64, 192) for check in checks)
+    assert "warning" not in first.output
+    for path in (user.root / ".faperf" / "emulated").iterdir():
+        path.write_text(path.read_text().replace('"schedule":', '"warnings":["a race, at v12.cu:7"],"schedule":'))
     kept = {path.name: path.stat().st_mtime_ns for path in (user.root / ".faperf" / "emulated").iterdir()}
-    assert emulated("run", "v12", "--target", "sm_103a", "--again").exit_code == 0
+    again = emulated("run", "v12", "--target", "sm_103a", "--again")
+    assert again.exit_code == 0
+    assert again.output.count("v12 for sm_103a: warning: a race, at v12.cu:7") == 1
     assert {path.name: path.stat().st_mtime_ns for path in (user.root / ".faperf" / "emulated").iterdir()} == kept
     assert "Emulated: right" in emulated("show", "v12").stdout
     assert user.git("status", "--porcelain") == ""
@@ -58,7 +64,7 @@ def test_several_are_emulated_at_a_time_and_say_the_same(emulated: Cli, user: Us
         shutil.rmtree(user.root / ".faperf" / "emulated")
     assert said[0] == said[1]
     assert {*said[0]} == {("t1", "sm_90a"), ("v12", "sm_90a"), ("v12", "sm_103a")}
-    assert all(words and words.startswith("WRONG") for words in said[0].values())
+    assert all(emulated and emulated.verdict is EmulatorVerdict.WRONG for emulated in said[0].values())
 
 
 def test_wrong_in_emulation_is_wrong(emulated: Cli, user: UserProject) -> None:
@@ -124,12 +130,17 @@ def test_no_gpu_and_the_project_can_turn_it_off(emulated: Cli, user: UserProject
 
 
 def test_emulate_looks_closer(emulated: Cli, tmp_path: Path) -> None:
-    answer = emulated("emulate", "v12", "--schedule", "lockstep", "--distribution", "normal")
-    assert answer.exit_code == 0, answer.output
-    assert answer.stdout.count("right, relative L2") == 2
-    traced = emulated("emulate", "v12", "--schedule", "lockstep", "--distribution", "normal", "--trace")
+    large = ("emulate", "v12", "--schedule", "lockstep", "--distribution", "large")
+    errors = []
+    for sums in ((), ("--exact-sums",)):
+        answer = emulated(*large, *sums)
+        assert answer.exit_code == 0, answer.output
+        errors.append(re.findall(r"right, relative L2 (\S+)", answer.stdout))
+    assert len(errors[0]) == len(errors[1]) == 2
+    assert errors[0] != errors[1], "tensor cores cut what numpy rounds"
+    traced = emulated(*large, "--trace", "--ctas", "1")
     assert "mma.sync.aligned.m16n8k16" in traced.stdout
-    assert "kernels/v12.cu:" in traced.stdout
+    assert len(set(re.findall(r"of CTA (\([0-9, ]+\))", traced.stdout))) == 1, "the one that was drawn"
     for wrong in (("--distribution", "x"), ("--workload", "x")):
         assert emulated("emulate", "v12", *wrong).exit_code == 2
     assert emulated("emulate", "nope").exit_code == 2

@@ -342,6 +342,27 @@ def test_where_the_branch_left_main_though_main_went_on(faperf: Cli, spilling: U
     assert gated_against(faperf) == moved
 
 
+def test_uncommitted_changes_on_main_are_gated_against_head(faperf: Cli, branch: UserProject) -> None:
+    """HEAD's own change is no longer asked about; before the second commit there is a baseline, too."""
+    branch.git("switch", "--quiet", "main")
+    branch.edit("manifests/t1.yaml", *TIGHT)
+    first = branch.git("rev-parse", "HEAD")
+    answer = faperf("gate", "--format", "json")
+    assert (answer.exit_code, baseline_of(answer)) == (3, first), answer.output
+    head = branch.commit("fewer registers")
+    answer = faperf("gate", "--format", "json")
+    assert (answer.exit_code, baseline_of(answer)) == (3, first), answer.output
+    branch.write("README.md", "no build input\n")
+    assert baseline_of(faperf("gate", "--format", "json")) == first
+    branch.edit("kernels/t1.cu", "forty live", "40 live")  # a comment
+    answer = faperf("gate", "--format", "json")
+    assert (answer.exit_code, baseline_of(answer)) == (0, head), answer.output
+    branch.git("switch", "--quiet", "--create", "topic")  # a branch that has left main has its fork, dirty or not
+    branch.commit("a comment")
+    branch.edit("kernels/t1.cu", "40 live", "some live")
+    assert baseline_of(faperf("gate", "--format", "json")) == head
+
+
 def test_refs_that_are_not_there(faperf: Cli, branch: UserProject, untouched: None) -> None:
     for option in ("--baseline", "--pinned"):
         answer = faperf("gate", option, "nope")
@@ -495,6 +516,17 @@ def test_the_source_did_it(faperf: Cli, spilling: UserProject, nvccs: dict[str, 
     assert rows(answer)["t1"]["cause"] == "the source"
 
 
+def test_a_budget_that_no_verdict_could_come_of_is_a_usage_error(faperf: Cli, branch: UserProject) -> None:
+    """Eight that agree are a false alarm once in 128 times, seven are one too often."""
+    answer = faperf("gate", "--budget", "1.4")
+    assert answer.exit_code == 2
+    assert (
+        "--budget 1.4 is too little: a verdict takes 8 instances of 0.2 s each\n  → --budget 1.6 or more"
+        in answer.stderr
+    )
+    assert faperf("gate", "--budget", "1.6").exit_code == 0
+
+
 def test_usage_of_toolchains(faperf: Cli, nvccs: dict[str, str]) -> None:
     assert faperf("gate", *(["--toolchain", nvccs["old"]] * 3)).exit_code == 2
     assert faperf("gate", "--toolchain", nvccs["old"], "--nvcc", nvccs["old"]).exit_code == 2
@@ -546,6 +578,23 @@ def test_slower_and_the_unchanged_version_costs_nothing(host: Host) -> None:
     assert sum(line.startswith("check t2@sm_90a normal") for line in log(host.folder)) == 3  # three seeds of it
     assert sum(line.startswith("check t2@sm_90a baseline normal") for line in log(host.folder)) == 3
     assert state(host.user) == before
+
+
+def test_a_peer_is_the_control_and_one_that_cannot_run_is_an_error_of_nobodys(host: Host) -> None:
+    host.user.write("pyproject.toml", '[tool.faperf]\nemulate = false\ncontrol = "peer:cudnn"\n')
+    code, found = host.gate(t2={"ms": 1.01})
+    assert (code, found["t2"]["verdict"]) == (3, "SLOWER")
+    assert log(host.folder)[0] == "check peer:cuDNN normal tiny"  # verified before it is timed, once
+    assert sum("peer:" in line for line in log(host.folder)) == 1
+    fake_gpu.plan(host.folder, **{"peer:cuDNN": {"fault": "cannot run here"}})
+    answer = host("gate")
+    assert (answer.exit_code, timed(host.folder)) == (1, [])
+    assert (
+        "[tool.faperf] control: peer:cuDNN cannot be the control on tiny: cuDNN meets cannot run here" in answer.stderr
+    )
+    assert "pip install 'faperf[peers]'" in answer.stderr
+    fake_gpu.plan(host.folder, **{"peer:cuDNN": {"wrong": "all of it"}})
+    assert "peer:cuDNN cannot be the control on tiny: all of it" in host("gate").stderr
 
 
 def test_figures_of_what_is_unchanged_are_carried(host: Host) -> None:

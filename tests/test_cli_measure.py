@@ -295,6 +295,9 @@ def test_a_familys_name_measures_all_its_points(lengths: Host) -> None:
     asked = [line.partition(" on ")[2] for line in log(lengths.folder) if line.startswith("time ")]
     assert asked == ["lengths[S=64]", "lengths[S=256]"]
     assert "lengths[S=64] (" in answer.stdout  # the ladder shows one, and says which
+    assert (
+        "t2 for sm_90a: lengths[S=256] has 16.0 times the work of lengths[S=64] and takes 1.00 times" in answer.stderr
+    )
     point = lengths.ladder("--workload", "lengths[S=256]")["t2"]["measured"]
     assert point["timing"]["shape"]["S"] == 256
     assert lengths.ladder()["t2"]["measured"] is None  # nothing on its first workload
@@ -613,7 +616,7 @@ def test_a_wrong_version_in_a_bundle_is_exit_code_5(host: Host, away: Path) -> N
     assert host.ladder()["t2"]["measured"]["checks"][0]["failure"] == "all of it"
 
 
-def test_a_damaged_bundle_is_an_error(host: Host, away: Path) -> None:
+def test_a_damaged_bundle_and_what_does_not_go_with_one_are_errors(host: Host, away: Path) -> None:
     host("bundle", "--out", str(away / "job"))
     whole = (away / "job").read_bytes()
     (away / "job").write_bytes(whole[: len(whole) // 2])
@@ -621,6 +624,10 @@ def test_a_damaged_bundle_is_an_error(host: Host, away: Path) -> None:
     assert answer.exit_code == 1
     assert "job: not a bundle" in answer.stderr
     assert host("import", str(away / "job")).exit_code == 1
+    for beside, named in ((("t1",), "VERSIONS"), (("--target", "sm_90a"), "--target"), (("--no-gpu",), "--no-gpu")):
+        answer = cli_in(away)("run", "--bundle", "job", *beside, env=host.env)
+        assert (answer.exit_code, f"{named} does not go with --bundle" in answer.stderr) == (2, True)
+    assert host("run", "--out", "results").exit_code == 2
     assert log(host.folder) == []
 
 

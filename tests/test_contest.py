@@ -15,8 +15,9 @@ from benchmarks.contest.__main__ import MEASURED, PAGE
 from benchmarks.contest.kernels import ADDED, ROUNDS, known_work
 from benchmarks.contest.nvbench import verdict_in
 from benchmarks.contest.plan import CHANGES, Decision, Pair, Reading, State, Stopwatch, play
-from benchmarks.contest.table import block, caught, detail, error, false_alarms, p95, report, summary, write_into
+from benchmarks.contest.table import caught, detail, error, false_alarms, p95, report, summary
 from benchmarks.contest.trials import Results, Run, Trial, customary
+from docs.marked import block, write_block
 from faperf.judge import Verdict
 from faperf.toolchain import Toolchain
 
@@ -270,19 +271,19 @@ def test_results_are_read_as_they_were_written_one_record_a_line(tmp_path: Path)
 def test_the_page_is_written_between_its_markers_alone(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- contest: begin -->\nold\n<!-- contest: end -->\nafter\n")
-    write_into(page, Results([RUN], TRIALS))
+    write_block(page, "contest", report(Results([RUN], TRIALS)))
     text = page.read_text()
     assert text.startswith("before\n<!-- contest: begin -->\n- `python -m …`: H200")
     assert text.endswith("\n<!-- contest: end -->\nafter\n")
-    assert block(text) == report(Results([RUN], TRIALS))
+    assert block(page, "contest") == report(Results([RUN], TRIALS))
     page.write_text("no markers")
     with pytest.raises(ValueError, match="has no"):
-        write_into(page, Results([RUN], TRIALS))
+        write_block(page, "contest", "new")
+    assert page.read_text() == "no markers"
 
 
 def test_the_docs_show_what_was_measured() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert block(text) == report(Results.load(MEASURED)), "python -m benchmarks.contest docs"
+    assert block(PAGE, "contest") == report(Results.load(MEASURED)), "python -m benchmarks.contest docs"
 
 
 def test_the_measured_trials_obey_their_rules() -> None:

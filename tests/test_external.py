@@ -47,7 +47,7 @@ def test_it_says_that_its_result_is_right(name: str, toolchain: Toolchain, tmp_p
     assert program.right(run), run.output[-3000:]
     assert "warp-instructions" in run.output
     row = f"| {name} | {program.target} | `{' '.join(program.arguments)}` | right |"
-    assert row in PAGE.read_text(encoding="utf-8"), "run: python docs/external_table.py"
+    assert row in PAGE.read_text(encoding="utf-8"), "run: python -m docs.external_table"
 
 
 @pytest.mark.parametrize(("broken", "name"), CONTROLS, ids=[" ".join(control) for control in CONTROLS])

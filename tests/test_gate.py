@@ -341,6 +341,7 @@ def test_whether_the_machine_moved(now_ms: float, control_ms: float, moved: tupl
         {"regime": "sustained"},
         {"pairs": []},
     ]
+    others.append({"pairs": [replace(now.pairs[0], build="another control")]})
     for other in others:
         assert _machine_moved(stored, replace(now, **other)) is None
 

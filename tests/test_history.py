@@ -144,6 +144,16 @@ def test_a_damaged_build_counts_as_absent_and_is_stored_anew(history: History, p
     assert History(project).build("key1") == build()
 
 
+def test_a_build_of_a_newer_faperf_is_not_replaced(history: History, project: Project) -> None:
+    path = project.state / "history/builds/key1.json"
+    newer = record.encode(build()).replace(b'"schema":1', b'"schema":2')
+    write_atomically(path, newer)
+    with pytest.raises(HistoryError, match="schema 2; this faperf reads up to 1") as caught:
+        history.save_build(build())
+    assert (caught.value.where, caught.value.remedy) == (".faperf/history/builds/key1.json", "upgrade faperf")
+    assert path.read_bytes() == newer
+
+
 def test_a_build_under_another_key_is_not_believed(history: History, project: Project) -> None:
     write_atomically(project.history / "builds/key1.json", record.encode(build("key2")))
     assert history.build("key1") is None

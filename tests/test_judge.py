@@ -34,6 +34,7 @@ from faperf.judge import (
     overridden,
     stored_change,
     thresholds_from,
+    voided,
     worst,
 )
 from faperf.manifest import Accepted, Budgets
@@ -501,6 +502,17 @@ def test_each_role_has_a_verdict_of_its_own() -> None:
         "control": Verdict.FASTER,
         "other": Verdict.UNMEASURED,
     }
+
+
+def test_whose_clock_makes_a_timing_void() -> None:
+    """2 % and below are scatter; the control is another kernel; at the power cap the clock is what a kernel costs."""
+    apart = [
+        replace(pair(role, [0.0] * 8), clock_gap=gap)
+        for role, gap in (("parent", 0.02), ("baseline", 0.0312), ("control", 0.5), ("pinned", None))
+    ]
+    assert voided(timing(*apart)).void == ["the SM clock differs by 3.1% from the baseline's (baseline)"]
+    assert voided(timing(*apart, void=["a thermal slowdown"])).void[0] == "a thermal slowdown"
+    assert voided(timing(*apart, regime="sustained")).void == []
 
 
 def test_a_void_timing_says_nothing() -> None:

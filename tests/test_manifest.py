@@ -319,9 +319,13 @@ def test_a_broken_file_does_not_hide_the_others(bare: UserProject) -> None:
     bare.version("t2", "t1")
     for name in ("empty", "not-utf8", "alias-bomb"):
         shutil.copyfile(BAD / f"{name}.yaml", bare.root / "manifests" / f"{name}.yaml")
+    (bare.root / "manifests/t3.yml").write_text(
+        (bare.root / "manifests/t1.yaml").read_text().replace("id: t1", "id: t3")
+    )
     manifests = load_manifests(bare.project)
     assert list(manifests.versions) == ["t1", "t2"]
-    assert [str(error.where).partition(":")[0] for error in manifests.broken] == [
+    assert str(manifests.broken[-1]) == "manifests/t3.yml: not read: it ends in .yml\n  → name it t3.yaml"
+    assert [str(error.where).partition(":")[0] for error in manifests.broken[:-1]] == [
         "manifests/alias-bomb.yaml",
         "manifests/empty.yaml",
         "manifests/not-utf8.yaml",

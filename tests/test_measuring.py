@@ -548,6 +548,7 @@ class FakeWorker:
     fates: dict[tuple[str, ...], str | BaseException]
     others: list[int]
     stopped: int
+    clock_gap = 0.0
 
     job: Job
 
@@ -570,7 +571,8 @@ class FakeWorker:
 
     def time(self, task: Task) -> Timing:
         self._ask("time", task.side, *(f"{role}={name}" for role, name in task.partners.items()))
-        return timing(self.job, task)
+        found = timing(self.job, task)
+        return record.replace(found, pairs=[record.replace(pair, clock_gap=self.clock_gap) for pair in found.pairs])
 
     def stop(self) -> None:
         type(self).stopped += 1
@@ -645,6 +647,12 @@ def test_what_is_wrong_is_not_timed(fake: type[FakeWorker]) -> None:
     assert ("time", T3, f"parent={T1}") in fake.asked
     assert [f.failure for f in found if isinstance(f, Check) and not f.ok] == ["relative L2 error 1"]
     assert f"{T2} on tiny: WRONG on growing: relative L2 error 1" in said
+
+
+def test_a_timing_at_two_clocks_is_void(fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake, "clock_gap", 0.03)
+    timings = [found for found in work()[0] if isinstance(found, Timing)]
+    assert [found.void for found in timings] == [[], *[["the SM clock differs by 3.0% from the parent's (t1)"]] * 2]
 
 
 def test_a_wrong_partner_is_left_out_of_the_timing(fake: type[FakeWorker]) -> None:

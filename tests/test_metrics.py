@@ -11,7 +11,7 @@ from faperf.chips import CHIPS, PATH_SHARE, memory_tb_s, path_share
 from faperf.metrics import activity_meaning, corrected, flat, metrics_of, mfu, padding, sms_of, tflops
 from faperf.operations import BUILT_IN
 from faperf.record import Interval, Timing
-from faperf.report.worth import flat_warning
+from faperf.report.worth import flat_line
 from tests.conftest import REPOSITORY
 
 ATTENTION = BUILT_IN["attention_forward"]
@@ -159,9 +159,10 @@ def test_flat_time_over_growing_work() -> None:
 
 def test_flat_time_is_warned_about_by_name() -> None:
     small, large = timing(0.091, workload="h16", shape=PUBLISHED | {"H": 16}), timing(0.092, workload="h64")
-    (line,) = flat_warning([small, large])
+    line = flat_line([small, large])
+    assert line is not None
     assert "h64 has 4.0 times the work of h16 and takes 1.01 times as long" in line
-    assert flat_warning([large]) == []
+    assert flat_line([large]) is None
 
 
 @pytest.mark.parametrize(

@@ -47,4 +47,4 @@ def test_a_mutation_is_found(mutation: Mutation, tmp_path: Path, toolchain: Tool
 
 def test_the_docs_show_the_table() -> None:
     page = (REPOSITORY / "docs" / "emulator.md").read_text(encoding="utf-8")
-    assert table(ALL) in page, "run: python docs/mutation_table.py"
+    assert table(ALL) in page, "run: python -m docs.mutation_table"

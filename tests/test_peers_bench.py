@@ -5,17 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from faperf import record
 from faperf.device import CANNOT, LaunchError
-from faperf.job import Side
+from faperf.errors import ConfigError
+from faperf.job import Control, Side
 from faperf.operations import Operations
-from faperf.peers import Peer
+from faperf.peers import Peer, controlled, peer_side
 from faperf.peers._bench import Loaded, PeerBench
+from faperf.project import Project
 from tests import facts
 
 
@@ -147,6 +151,33 @@ def test_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LaunchError) as caught:
         Loaded(peer_of(lambda Q: Q), CARD)
     assert caught.value.kind == CANNOT
+
+
+def test_a_peer_stands_for_the_control_beside_its_own_operation(torch: Torch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faperf.peers._bench.find_peer", lambda location: peer_of(lambda Q: Q))
+    ours = facts.side("v1")
+    bench = PeerBench.__new__(PeerBench)
+    bench.card, bench._loaded = CARD, {}
+    bench.job = record.replace(facts.job(ours), control=Control(peer_side("mine", "somewhere:MINE", ours), ""))
+    control = bench.control_of(ours)
+    assert control is not None
+    assert bench.build_of(control) == "peer:mine: mine 1.0"  # figures compare through the same libraries alone
+    assert bench.build_of(ours) == ours.build
+    assert bench.control_of(record.replace(ours, operation="softmax")) is None
+
+
+@pytest.mark.parametrize(("wanted", "name"), [("peer:cudnn", "peer:cuDNN"), ("peer:SDPA flash", "peer:SDPA flash")])
+def test_the_control_is_named_in_the_projects_configuration(tmp_path: Path, wanted: str, name: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(f'[tool.faperf]\ncontrol = "{wanted}"\n')
+    job = facts.job(facts.side("v1"))
+    found = controlled(job, Project(tmp_path)).control
+    assert found is not None
+    assert (found.side.name, set(found.side.launches)) == (name, {"tiny"})
+    assert controlled(job, Project(tmp_path / "none")).control is None
+    (tmp_path / "pyproject.toml").write_text('[tool.faperf]\ncontrol = "cublas"\n')
+    with pytest.raises(ConfigError, match="there is no 'cublas'") as caught:
+        controlled(job, Project(tmp_path))
+    assert "peer:cuDNN, peer:FA4 (CuTe-DSL)" in str(caught.value)
 
 
 def test_a_check_delivers_the_peers_output_and_notes_its_memory(torch: Torch, monkeypatch: pytest.MonkeyPatch) -> None:

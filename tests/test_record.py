@@ -15,6 +15,8 @@ from faperf.record import (
     Calibration,
     Check,
     Counters,
+    Emulated,
+    EmulatorVerdict,
     Entry,
     External,
     Hot,
@@ -95,7 +97,7 @@ DECODED: dict[str, Record] = {
                 limiter="registers",
                 launches={"published": "00112233aabbccdd"},
                 measured={"published": "20261129T024100Zabcdef"},
-                emulated="right",
+                emulated_words="right",
                 emulated_errors={"normal, emulated[S=64]": 0.00026},
             ),
             Entry(version="v17", target="sm_103a", parent="v16", error="does not compile"),
@@ -469,3 +471,27 @@ def test_upgrades_are_chained(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_there_is_an_upgrade_from_every_old_schema() -> None:
     assert set(record.UPGRADES) == set(range(1, record.SCHEMA))
+
+
+@pytest.mark.parametrize(
+    ("words", "emulated"),
+    [
+        ("right", Emulated(EmulatorVerdict.RIGHT)),
+        (
+            "WRONG on normal, emulated[S=64]: O[0] is nan",
+            Emulated(EmulatorVerdict.WRONG, "on normal, emulated[S=64]: O[0] is nan"),
+        ),
+        ("not emulated: clock() differs", Emulated(EmulatorVerdict.REFUSED, "clock() differs")),
+    ],
+)
+def test_what_the_emulator_said_is_words_in_a_record(words: str, emulated: Emulated) -> None:
+    entry = Entry(version="v16", target="sm_103a", emulated_words=words)
+    assert entry.emulated == emulated
+    assert str(emulated) == words
+    assert msgspec.to_builtins(entry)["emulated"] == words
+
+
+def test_words_of_the_emulator_that_nobody_knows_are_not_right() -> None:
+    entry = Entry(version="v16", target="sm_103a", emulated_words="quite good")
+    assert entry.emulated == Emulated(EmulatorVerdict.WRONG, "quite good")
+    assert Entry(version="v16", target="sm_103a").emulated is None

@@ -16,7 +16,7 @@ from tests.silicon import suites
 from tests.silicon.compare import findings, limits_table, table
 
 PAGE = REPOSITORY / "docs" / "emulator.md"
-REMEDY = "run: python docs/silicon_table.py"
+REMEDY = "run: python -m docs.silicon_table"
 
 
 @pytest.mark.compile
@@ -53,10 +53,13 @@ def test_the_ladder_agrees_with_the_card(case: suites.Attention, shared_cache: P
     assert about["digests"][case.name] == case.digest
     module = parse(suites.build_version(case.version, toolchain, shared_cache).ptx.read_text())
     card = results[case.name].astype(np.float64)
-    for schedule in SCHEDULES:
+    most, norm = (2.0**-9, 2.0**-10) if case.version == "h20" else (2.0**-10, 2.0**-13)  # h20 takes ex2 of halves
+    for schedule in SCHEDULES if case.version[0] == "v" else SCHEDULES[:1]:
         apart = np.abs(case.emulated(module, schedule).astype(np.float64) - card)
-        assert apart.max() <= 2.0**-10 * np.abs(card).max()
-        assert np.linalg.norm(apart) <= 2.0**-13 * np.linalg.norm(card)
+        assert apart.max() <= most * np.abs(card).max()
+        assert np.linalg.norm(apart) <= norm * np.linalg.norm(card)
+    if case.version == "h14":
+        assert (case.emulated(module, exact_sums=True) == card).mean() > 0.999
 
 
 def test_the_docs_show_what_the_card_itself_is_worth() -> None:

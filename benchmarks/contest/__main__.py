@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 
 from benchmarks.contest.measure import measure
-from benchmarks.contest.table import report, write_into
+from benchmarks.contest.table import report
 from benchmarks.contest.trials import Results
+from docs.marked import write_block
 
 HERE = Path(__file__).parent
 MEASURED = HERE / "nvidia-h200.json"
@@ -33,7 +34,7 @@ def main() -> None:
     elif asked.command == "table":
         print(report(Results.load(asked.file)))
     else:
-        write_into(PAGE, Results.load(MEASURED))
+        write_block(PAGE, "contest", report(Results.load(MEASURED)))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""What the trials come to, in Markdown; and its place in docs/measuring.md."""
+"""What the trials come to, in Markdown."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from statistics import median
 
 from tabulate import tabulate
@@ -12,7 +11,6 @@ from tabulate import tabulate
 from benchmarks.contest.trials import Results, Trial
 from faperf.judge import Verdict
 
-BEGIN, END = "<!-- contest: begin -->\n", "<!-- contest: end -->\n"
 DIFFERS = (Verdict.SLOWER, Verdict.FASTER)
 OVERALL = ("method", "trials", "error p95", "max", "false alarms")
 DETAIL = (
@@ -91,20 +89,6 @@ def report(results: Results) -> str:
         lines.append(f"- `{run.command}`: {run.gpu} (card {run.card}, driver {run.driver}), {run.when}; {versions}")
         lines += [f"- {method} failed in that run: {why}" for method, why in run.missing.items()]
     return "\n".join([*lines, "", summary(results), "", detail(results), ""])
-
-
-def block(text: str) -> str:
-    """What stands between the markers of a page."""
-    return text.partition(BEGIN)[2].partition(END)[0]
-
-
-def write_into(page: Path, results: Results) -> None:
-    text = page.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{page.name} has no {BEGIN.strip()} … {END.strip()}")
-    page.write_text(before + begin + report(results) + end + after, encoding="utf-8")
 
 
 def _methods(results: Results) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from faperf.cli.complete import VERSION
-from faperf.cli.screen import complain, note, present, progress_shown
+from faperf.cli.screen import complain, present, progress_shown
 from faperf.cli.shared import (
     WRONG,
     format_option,
@@ -86,8 +86,6 @@ def calibrate(
     if found.calibrations:
         known = history.calibrations(found.calibrations[0].machine)
         present(calibration_text(found.calibrations, tallies(known), style), style)
-    if found.recorded:
-        note(f"Recorded: {project.relative(found.recorded)}")
     say_warnings(history)
     if found.wrong:
         complain("a kernel is wrong, so it was not calibrated: faperf run says where")

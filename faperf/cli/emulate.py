@@ -39,6 +39,11 @@ CTAS = 16
     "--schedule", "schedules", type=click.Choice(SCHEDULES), multiple=True, help="A schedule; all by default."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the inputs and of the random schedule.")
+@click.option(
+    "--exact-sums",
+    is_flag=True,
+    help="Sum matrix products bit for bit as a Hopper tensor core does: some times slower.",
+)
 @click.option("--trace", is_flag=True, help="Print every instruction as warps execute it.")
 @nvcc_option
 @click.pass_obj
@@ -51,6 +56,7 @@ def emulate(
     distribution: str | None,
     schedules: tuple[str, ...],
     seed: int,
+    exact_sums: bool,
     trace: bool,
     nvcc: str | None,
 ) -> None:
@@ -62,6 +68,7 @@ def emulate(
       faperf emulate v13 --target sm_90a --schedule lazy
       faperf emulate v12 --schedule lockstep --distribution normal --trace
       faperf emulate v13 --workload published --ctas 4
+      faperf emulate h16 --schedule lockstep --exact-sums
     """
     from faperf.build import Builder
     from faperf.building import Selection, Workshop
@@ -88,7 +95,7 @@ def emulate(
         workshop = Workshop.open(project, nvcc=nvcc, progress=progress)
         builder = Builder(project.root, project.make_state() / "cache", workshop.toolchain)
         artifact = builder.build(chosen, target or chosen.targets[0])
-    emulation = Emulation(operation, seed)
+    emulation = Emulation(operation, seed, exact_sums)
     wrong, warned = False, set[str]()
     sample = ctas or (CTAS if workload else None)
     for each in named or small_workloads(chosen, own[0]):

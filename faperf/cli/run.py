@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from faperf.cli.complete import TARGET, VERSION, WORKLOAD
-from faperf.cli.screen import complain, note, progress_shown
+from faperf.cli.screen import complain, note, progress_shown, warn
 from faperf.cli.shared import (
     WRONG,
     format_option,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from faperf.building import Outcome, Workshop
     from faperf.history import History
     from faperf.project import Project
+    from faperf.record import Run
 
 
 @click.command()
@@ -81,7 +84,10 @@ def run(
       faperf run --commits v1.0..HEAD --skip-existing
       faperf run --bundle job.faperf   on a GPU host without git, nvcc or the sources
     """
+    if out and not bundle:
+        raise click.UsageError("--out goes with --bundle")
     if bundle:
+        _refuse_others(click.get_current_context(), ("bundle", "out"))
         _run_bundle(directory, bundle, out or bundle.with_name(bundle.name + ".results"))
         return
     if commits and resume:
@@ -107,6 +113,7 @@ def run(
         shown = workloads[0] if workloads else None
         print_ladder(project, workshop.history, outcome.run, outcome.builds, targets, style, shown)
         _say_recorded(project, workshop.history, outcome)
+        _warn_flat(workshop.history, outcome.run)
         if counters:
             _count(workshop, selection, outcome, workloads, here, nvcc, style)
     failures = [failure for outcome in outcomes for failure in outcome.failures]
@@ -188,6 +195,26 @@ def execute(
     Selection(versions).steps(manifests)
     exec_once(Workshop.open(project, nvcc=nvcc), [manifests.versions[name] for name in versions], target, workload)
     click.echo(f"{', '.join(versions)}: launched once")
+
+
+def _refuse_others(context: click.Context, allowed: Sequence[str]) -> None:
+    """Raises UsageError for what was given beside a bundle, which says itself what is measured."""
+    for parameter in context.command.params:
+        given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+        if given and parameter.name not in allowed:
+            name = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
+            what = f"{name} does not go with --bundle: what a bundle measures was said to faperf bundle"
+            raise click.UsageError(what)
+
+
+def _warn_flat(history: History, run: Run) -> None:
+    """Of each version whose time stays as it is while its workloads grow."""
+    from faperf.figures import timings_of
+    from faperf.report.worth import flat_line
+
+    for entry in run.entries:
+        if len(entry.measured) > 1 and (line := flat_line(timings_of(history, run, entry.version, entry.target))):
+            warn(f"{entry.version} for {entry.target}: {line}")
 
 
 def _run_bundle(directory: Path, bundle: Path, out: Path) -> None:

@@ -116,20 +116,26 @@ def uniformity(new: Facts, old: Facts, limits: Thresholds) -> Iterator[Cause]:
     )
 
 
+def _either(
+    gain: bool, better: tuple[str, str], worse: tuple[str, str], *, weight: float, evidence: list[str], advice: str
+) -> Cause:
+    """A cause by its name and claim, whichever way it went; `advice` is for what got worse."""
+    name, claim = better if gain else worse
+    effect, advice = (Effect.GAIN, "") if gain else (Effect.COST, advice)
+    return Cause(name=name, effect=effect, weight=weight, claim=claim, evidence=evidence, advice=advice)
+
+
 def path(new: Facts, old: Facts, limits: Thresholds) -> Iterator[Cause]:
     """The tensor path's generation, up or down, and MMA shapes that shrank."""
     for finding in compare_static(old.build, old.entry, new.build, new.entry, limits, same_version=False):
         if finding.rule is Rule.TENSOR_PATH:
-            up = finding.severity is Severity.GAIN
-            yield Cause(
-                name="newer tensor path" if up else "older tensor path",
-                effect=Effect.GAIN if up else Effect.COST,
+            yield _either(
+                finding.severity is Severity.GAIN,
+                ("newer tensor path", "the matrix products take a newer path"),
+                ("older tensor path", "the matrix products take an older, slower path"),
                 weight=1.0,
-                claim="the matrix products take a " + ("newer" if up else "older, slower") + " path",
                 evidence=[finding.text],
-                advice=""
-                if up
-                else "Issue the products by the chip's own instruction: wgmma on Hopper, tcgen05.mma on Blackwell.",
+                advice="Issue the products by the chip's own instruction: wgmma on Hopper, tcgen05.mma on Blackwell.",
             )
         elif finding.rule is Rule.MMA_SHAPE:
             yield Cause(
@@ -190,16 +196,13 @@ def shared_traffic(new: Facts, old: Facts, limits: Thresholds) -> Iterator[Cause
 def ctas(new: Facts, old: Facts, limits: Thresholds) -> Iterator[Cause]:
     for finding in compare_static(old.build, old.entry, new.build, new.entry, limits, same_version=False):
         if finding.rule is Rule.OCCUPANCY:
-            gain = finding.severity is Severity.GAIN
-            yield Cause(
-                name="more CTAs per SM" if gain else "fewer CTAs per SM",
-                effect=Effect.GAIN if gain else Effect.COST,
+            yield _either(
+                finding.severity is Severity.GAIN,
+                ("more CTAs per SM", "more threads are resident"),
+                ("fewer CTAs per SM", "fewer threads are resident to cover each other's waits"),
                 weight=0.6,
-                claim="more threads are resident" if gain else "fewer threads are resident to cover each other's waits",
                 evidence=[finding.text, f"threads a CTA {old.entry.threads} → {new.entry.threads}"],
-                advice=""
-                if gain
-                else f"It is {new.entry.limiter} that binds; unless the kernel overlaps its own waits, free some.",
+                advice=f"It is {new.entry.limiter} that binds; unless the kernel overlaps its own waits, free some.",
             )
 
 
@@ -318,16 +321,16 @@ def rest(new: Facts, old: Facts, limits: Thresholds, found: Sequence[Cause]) -> 
         }
         top = sorted(changed.items(), key=lambda item: -item[1] if more else item[1])[:4]
         words = ", ".join(f"{name} {n:+d}" for name, n in top if (n > 0) == more and n)
-        yield Cause(
-            name="more instructions a tile" if more else "fewer instructions a tile",
-            effect=Effect.COST if more else Effect.GAIN,
+        yield _either(
+            not more,
+            ("fewer instructions a tile", "fewer instructions are issued for the same matrix work"),
+            ("more instructions a tile", "more instructions are issued for the same matrix work"),
             weight=0.35,
-            claim=("more" if more else "fewer") + " instructions are issued for the same matrix work",
             evidence=[
                 f"main loop {a} → {b} instructions; for each {new.kernel.path.split('+')[-1]} {was:.1f} → {work:.1f}",
                 words,
             ],
-            advice="See the loop's diff: faperf explain shows it with --sass." if more else "",
+            advice="See the loop's diff: faperf explain shows it with --sass.",
         )
 
 

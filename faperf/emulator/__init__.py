@@ -14,7 +14,7 @@
 Needs numpy; this module does not, so that a command may ask for VERSION and SCHEDULES alone.
 """
 
-VERSION = 9
+VERSION = 10
 """Part of every kept verdict: raise it when a result or a diagnosis may change."""
 
 LOCKSTEP = "lockstep"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from faperf.emulator.fault import BAD_BARRIER, DIVERGENT, EXPECT_TX, RACE, DiagnosisError
+from faperf.emulator.overrun import Waiters
 from faperf.emulator.ptx import Instruction
 from faperf.emulator.state import BARRIER_AGENTS, WARP, Array, Path, Wave
 from faperf.emulator.transactions import Ledger
@@ -19,8 +20,9 @@ from faperf.emulator.transactions import Ledger
 class Counter:
     """A barrier at one place of every CTA of a wave; arrays are by CTA. `told` is known to all who saw the phase complete."""
 
-    def __init__(self, wave: Wave, slot: int) -> None:
+    def __init__(self, wave: Wave, slot: int, waiters: Waiters | None = None) -> None:
         count = len(wave.ctas)
+        self.waiters = waiters
         self.slot = slot
         self.whole = False
         self.live = np.zeros(count, bool)
@@ -37,6 +39,8 @@ class Counter:
     def complete(self) -> None:
         done = self.live & (self.pending == 0) & (self.bytes == 0)
         if done.any():
+            if self.waiters is not None:
+                self.waiters.hold(done, self.phase, self.gathered)
             self.phase[done] += 1
             self.pending[done] = self.count[done]
             self.told[done] = self.gathered[done]
@@ -67,7 +71,9 @@ class Barriers:
 
     def init(self, path: Path, address: Array, count: Array, ins: Instruction) -> None:
         for at, lanes in by_value(address):
-            counter = self._mbarriers.setdefault(at, Counter(self.wave, len(self._mbarriers)))
+            if at not in self._mbarriers:
+                self._mbarriers[at] = Counter(self.wave, len(self._mbarriers), Waiters(self.wave, at))
+            counter = self._mbarriers[at]
             ctas = path.ctas[lanes]
             if (count[lanes] < 1).any():
                 raise DiagnosisError(
@@ -81,6 +87,7 @@ class Barriers:
             counter.bytes[ctas] = 0
             counter.phase[ctas] = 0
             counter.ledger.reset(ctas)
+            counter.waiters = Waiters(self.wave, at)
 
     def invalidate(self, path: Path, address: Array, ins: Instruction) -> None:
         for at, lanes in by_value(address):
@@ -314,8 +321,12 @@ class PhaseWait:
         self.address[path.lanes()] = address
         self.wanted[path.lanes()] = state if parity is None else parity
         for at, lanes in by_value(address):
-            wave.barriers.mbarrier(at, path.ctas[lanes], ins, path.flat_warps[lanes])
-        self.seen = -1
+            flat = path.flat_warps[lanes]
+            counter = wave.barriers.mbarrier(at, path.ctas[lanes], ins, flat)
+            if counter.waiters is not None:
+                phase = counter.phase[path.ctas[lanes]]
+                asked = state[lanes] if parity is None else phase - ((phase & 1) != parity[lanes])
+                counter.waiters.ask(flat, asked, ins)
 
     def ready(self, path: Path) -> Array:
         lanes, ctas = path.lanes(), path.ctas
@@ -329,8 +340,10 @@ class PhaseWait:
     def proceed(self, path: Path) -> None:
         lanes, barriers = path.lanes(), path.wave.barriers
         for at, which in by_value(self.address[lanes]):
-            told = barriers.mbarrier(at, path.ctas[which], self.ins).told
-            barriers.acquire(told, path.flat_warps[which], path.ctas[which])
+            counter = barriers.mbarrier(at, path.ctas[which], self.ins)
+            barriers.acquire(counter.told, path.flat_warps[which], path.ctas[which])
+            if counter.waiters is not None:
+                counter.waiters.see(path.flat_warps[which], counter.phase[path.ctas[which]])
         path.put(path.r["pred"][self.answer], np.True_)
 
     def give_up(self, path: Path) -> bool:
@@ -347,10 +360,15 @@ class PhaseWait:
     def describe(self, path: Path) -> str:
         lanes, cta = path.lanes(), int(path.ctas[0])
         counter = path.wave.barriers.mbarrier(int(self.address[lanes[0]]), path.ctas[:1], self.ins)
-        what = f"parity {int(self.wanted[lanes[0]])}" if self.by_parity else f"phase {int(self.wanted[lanes[0]])}"
+        wanted, flat = int(self.wanted[lanes[0]]), int(path.flat_warps[0])
+        what = f"parity {wanted}" if self.by_parity else f"phase {wanted}"
+        missed = ""
+        if self.by_parity and counter.waiters is not None:
+            missed = counter.waiters.missed(flat, wanted, int(counter.phase[cta]))
         return (
             f"for {what} of mbarrier {int(self.address[lanes[0]]):#x}, which is in phase {int(counter.phase[cta])} with "
             f"{int(counter.pending[cta])} of {int(counter.count[cta])} arrivals and {int(counter.bytes[cta])} bytes missing"
+            f"{missed}"
         )
 
 

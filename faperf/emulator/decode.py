@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
@@ -70,6 +71,7 @@ class Code:
     operations: list[Operation]
     end: Operation
     events: list[Event] = field(default_factory=list)
+    meetings: int = 0
 
     @property
     def length(self) -> int:
@@ -89,6 +91,18 @@ class Program:
     local_size: int
     globals: list[Variable] = field(default_factory=list)
     global_rows: list[tuple[int, str]] = field(default_factory=list)
+    meetings: list[int] = field(default_factory=list)
+    """For each instruction, how many before it in its block make the lanes of a warp meet."""
+
+
+MEETINGS = {"fence", "membar", "atom", "red", "match"}
+
+
+def meets(ins: Instruction) -> bool:
+    """After it a lane may rely on what the others did before it: more than the PTX ISA promises, so as to accuse nobody."""
+    return "sync" in ins.parts or ins.parts[0] in MEETINGS or ins.parts[:2] in (
+        ("mbarrier", "try_wait"), ("mbarrier", "test_wait"), ("barrier", "cluster"),
+    )  # fmt: skip
 
 
 def decode(module: Module, entry: str) -> Program:
@@ -156,7 +170,7 @@ class Decoder:
         def blocking(ins: Instruction) -> bool:
             return _find(BLOCKING, ins) is not None
 
-        code, late = [], delivered_late(self.kernel)
+        code, late, meetings = [], delivered_late(self.kernel), [0]
         found = blocks_of(self.kernel, blocking)
         at = {block.first: number for number, block in enumerate(found)}
         for number, block in enumerate(found):
@@ -176,11 +190,15 @@ class Decoder:
             elif blocking(last):
                 end = self._blocking(last, number)
             events = events_of(self.kernel.instructions[block.first : block.stop], late, self.kernel) if late else []
-            code.append(Code(block.first, block.stop, operations, end, events))
+            before = list(
+                accumulate((meets(ins) for ins in self.kernel.instructions[block.first : block.stop]), initial=0)
+            )
+            meetings[block.first :] = before[:-1]
+            code.append(Code(block.first, block.stop, operations, end, events, before[-1]))
         rows = {bits: len(names) for bits, names in self._rows.items()}
         return Program(
             self.kernel, rows, self._constants, self._specials, code, self._dynamic, self._local, self._globals,
-            self._global_rows,
+            self._global_rows, meetings,
         )  # fmt: skip
 
     # ── instructions ──

@@ -130,6 +130,8 @@ class Scheduler:
                 follow(path, block.events)
             for operation in block.operations:
                 operation(path)
+            if block.meetings:
+                wave.met[path.start // WARP : path.stop // WARP] += block.meetings
             block.end(path)
             self._settle(path)
         return True

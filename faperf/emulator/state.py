@@ -104,6 +104,8 @@ class Wave:
         """By the first warp of a path: what it has not waited for (`pending`)."""
         self.warnings: dict[str, None] = {}
         self.executed = 0
+        self.met = np.zeros(self.warps * count, np.int64)
+        """How often the lanes of each warp have met (`Program.meetings`), up to the block that it runs."""
         self._views: dict[tuple[int, int], Views] = {}
         self.registers: dict[int, Array]
         if before is not None and before.lanes == self.lanes:
@@ -141,6 +143,12 @@ class Wave:
         if (start, stop) not in self._views:
             self._views[start, stop] = Views(self.registers, start, stop)
         return self._views[start, stop]
+
+    def moments(self, path: Path, instructions: Sequence[Instruction]) -> Array:
+        """How often the lanes of a warp have met when it comes to each instruction, [instruction, lane]."""
+        before = np.array([self.program.meetings[ins.index] for ins in instructions])
+        moments: Array = self.met[path.flat_warps] + before[:, None]
+        return moments
 
     def warn(self, what: str, ins: Instruction) -> None:
         """Something that is often harmless, once for each place."""

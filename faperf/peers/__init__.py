@@ -24,11 +24,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from faperf import record
 from faperf.errors import ConfigError
+from faperf.job import Control, Job, Side
+from faperf.project import Project
 
+CHILD = (sys.executable, "-P", "-m", "faperf.peers")
+"""The worker's child where some side is a peer; what follows is where a project's own modules lie."""
 PEER = "PEER"
 MARK = "peer:"
 """How the name and the build of a side that is a peer begin; its `code` is where the peer is found."""
+
+TIMEOUT_S = 300.0
+"""A peer may compile when it is first called."""
 
 RANK = ("cuDNN", "FA4 (CuTe-DSL)", "FA2 (Dao)", "SDPA flash", "Flex (Triton)", "Efficient", "Math")
 """Built-in ones in the order of tables; a new one comes behind."""
@@ -89,3 +97,42 @@ def find_peer(location: str, modules: str | None = None) -> Peer:
             remedy="write it as module:ATTRIBUTE; the attribute is a faperf.peers.Peer",
         )
     return found
+
+
+def peer_side(name: str, location: str, like: Side) -> Side:
+    """A peer as a side of a job, with the workloads, layout and target of `like`."""
+    return Side(
+        name=f"{MARK}{name}",
+        version=name,
+        target=like.target,
+        build=f"{MARK}{name}",
+        code=location,
+        cubin=b"",
+        operation=like.operation,
+        operation_version=like.operation_version,
+        launches={workload: [] for workload in like.launches},
+        layout=like.layout,
+        timeout_s=TIMEOUT_S,
+    )
+
+
+def controlled(job: Job, project: Project) -> Job:
+    """`job`, with the peer that `[tool.faperf] control` names beside the versions of its operation. Raises ConfigError."""
+    wanted = project.config.control
+    if wanted is None:
+        return job
+    known, modules = locations(project.config.peers), str(project.modules)
+    name = next((name for name in known if f"{MARK}{name}".lower() == wanted.lower()), None)
+    if name is None:
+        raise ConfigError(
+            f"control: there is no '{wanted}'",
+            where="pyproject.toml, [tool.faperf]",
+            remedy="it is one of: " + ", ".join(f"{MARK}{name}" for name in known),
+        )
+    operation = find_peer(known[name], modules).operation
+    like = next((side for side in job.sides if side.operation == operation), None)
+    if like is None:
+        return job
+    side = peer_side(name, known[name], like)
+    side = record.replace(side, launches={workload.name: [] for workload in job.workloads})
+    return record.replace(job, control=Control(side, modules))

@@ -129,13 +129,14 @@ class PeerBench(Bench):
         return arena
 
     def time(self, task: Task) -> Timing:
-        side = self.job.side(task.side)
-        timing = super().time(task)
+        timing, side = super().time(task), self.job.side(task.side)
+        return record.replace(timing, peak_bytes=self._peak.get((side.name, task.workload)))
+
+    def build_of(self, side: Side) -> str:
         if not side.build.startswith(MARK):
-            return timing
+            return super().build_of(side)
         peer = self._peer(side)
-        build = f"{MARK}{side.version}: {peer.words}" + (", eager" if peer.eager else "")
-        return record.replace(timing, build=build, peak_bytes=self._peak.get((side.name, task.workload)))
+        return f"{MARK}{side.version}: {peer.words}" + (", eager" if peer.eager else "")
 
     def _peer(self, side: Side) -> Loaded:
         if side.name not in self._loaded:

@@ -17,9 +17,20 @@ from faperf.comparison import (
 from faperf.judge import Finding, Severity, Verdict
 from faperf.manifest import Manifests, Version
 from faperf.metrics import Metrics, Worth
-from faperf.record import Build, Entry, External, Interval, KernelFacts, Reported, ReportedLadder, Run, Timing
+from faperf.record import (
+    Build,
+    EmulatorVerdict,
+    Entry,
+    External,
+    Interval,
+    KernelFacts,
+    Reported,
+    ReportedLadder,
+    Run,
+    Timing,
+)
 from faperf.report.tables import NOTHING, as_json, table
-from faperf.report.worth import counter_facts, flat_warning, metrics_facts
+from faperf.report.worth import counter_facts, flat_line, metrics_facts
 
 # ── the ladder ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -89,8 +100,8 @@ def _emulated_cell(entry: Entry | None) -> str | None:
     """What the emulator says of a version that was not measured."""
     if entry is None or entry.emulated is None:
         return None
-    words = entry.emulated
-    return "emulated: right" if words == "right" else "emulated: WRONG" if words.startswith("WRONG") else "not emulated"
+    verdict = entry.emulated.verdict
+    return str(verdict) if verdict is EmulatorVerdict.REFUSED else f"emulated: {verdict}"
 
 
 def change_text(ratio: Interval) -> str:
@@ -132,8 +143,9 @@ def flag_lines(row: LadderRow) -> list[str]:
     lines = [
         f"- {row.version}: {_finding(finding)}" for finding in row.findings if finding.severity is not Severity.GAIN
     ]
-    if row.entry and row.entry.emulated and row.entry.emulated != "right":
-        lines.append(f"- {row.version}: {row.entry.emulated} (emulated)")
+    emulated = row.entry.emulated if row.entry else None
+    if emulated and emulated.verdict is not EmulatorVerdict.RIGHT:
+        lines.append(f"- {row.version}: {emulated}{' (emulated)' if emulated.verdict is EmulatorVerdict.WRONG else ''}")
     if row.measured:
         failed = [f"{check.distribution}: {check.failure}" for check in row.measured.failures]
         lines += [f"- {row.version}: WRONG on {text} (measured)" for text in failed]
@@ -391,7 +403,8 @@ def show_text(
         if measured := silicon.get((entry.version, entry.target)):
             known = worth.get(entry.target, Worth())
             parts += _measured_facts(measured, known.metrics, style)
-            parts += flat_warning(known.timings)
+            line = flat_line(known.timings)
+            parts += [f"warning: {line}"] if line else []
             parts += [table(("counted", "value"), counter_facts(known.counters), style)] if known.counters else []
         lines = [*build.messages, *(_finding(finding) for finding in findings.get(entry.target, []))]
         if lines:

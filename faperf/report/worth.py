@@ -31,17 +31,17 @@ def percent(share: float | None) -> str:
     return "" if share is None else f"{share:.1%}"
 
 
-def flat_warning(timings: Sequence[Timing]) -> list[str]:
-    """A line where time stays as it is while work grows; none else."""
+def flat_line(timings: Sequence[Timing]) -> str | None:
+    """Where time stays as it is while work grows; None where it does not."""
     points = {(timing.tflops * timing.ms.value, timing.ms.value): timing.workload for timing in timings}
     found = flat(points)
     if found is None:
-        return []
+        return None
     (small, ms), (large, later) = found
-    return [
-        f"warning: {points[large, later]} has {large / small:.1f} times the work of {points[small, ms]} and takes "
+    return (
+        f"{points[large, later]} has {large / small:.1f} times the work of {points[small, ms]} and takes "
         f"{later / ms:.2f} times as long: this is the time of a launch, or of a GPU that is not full"
-    ]
+    )
 
 
 class Counted(Protocol):

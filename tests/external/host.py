@@ -124,13 +124,15 @@ class Host:
             if after is not None:
                 device.memory.bytes[:] = np.frombuffer(after, np.uint8)
                 return 0
-            began, before = time.perf_counter(), device.executed
+            began, before, warned = time.perf_counter(), device.executed, set(device.warnings)
             device.run(entry, grid, block, cluster, smem, content)
             self._known[what.digest()] = device.memory.bytes.tobytes()
             count, took = device.executed - before, time.perf_counter() - began
             _say(
                 f"emulated {entry[:60]} {grid} x {block}, cluster {cluster}: {count:,} warp-instructions in {took:.2f} s"
             )
+            for warning in device.warnings.keys() - warned:
+                _say(f"warning: {warning}")
         except DiagnosisError as error:
             _say(f"{error.kind}: {error}")
             return 1

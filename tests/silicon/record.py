@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +83,14 @@ def run_some(suite: str, cubin: Path, numbers: list[int]) -> tuple[dict[str, Any
 def record_attention() -> None:
     results: dict[str, Any] = {}
     about: dict[str, Any] = {**machine(), "digests": {}}
-    with tempfile.TemporaryDirectory() as kept:
-        for case in suites.attentions():
-            card = Card(suites.build_version(case.version, find_toolchain(), Path(kept)).cubin)
-            results[case.name] = card.run(case.launches, case.tensors, "O")
+    with tempfile.TemporaryDirectory() as kept, ThreadPoolExecutor() as pool:
+        cases, toolchain = suites.attentions(), find_toolchain()
+        versions = sorted({case.version for case in cases})
+        built = pool.map(lambda version: suites.build_version(version, toolchain, Path(kept)), versions)
+        cubins = {version: artifact.cubin for version, artifact in zip(versions, built, strict=True)}
+        for case in cases:
+            card = Card(cubins[case.version])
+            results[case.name] = case.kept(card.run(case.launches, case.tensors, "O"))
             about["digests"][case.name] = case.digest
     suites.save("attention", results, about)
     print(f"attention: {', '.join(results)}")
