@@ -106,8 +106,11 @@ def meets(ins: Instruction) -> bool:
 
 
 def decode(module: Module, entry: str) -> Program:
-    """Raises NotEmulatedError, with the source line, for what is not known."""
-    return Decoder(module, module.kernels[entry]).program()
+    """Once for each kernel. Raises NotEmulatedError, with the source line, for what is not known."""
+    if entry not in module.decoded:
+        module.decoded[entry] = Decoder(module, module.kernels[entry]).program()
+    found: Program = module.decoded[entry]
+    return found
 
 
 @dataclass(frozen=True)

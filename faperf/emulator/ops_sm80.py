@@ -450,7 +450,7 @@ class Mma:
             warps = (path.stop - path.start) // WARP
             exact = bool(path.wave.extra.get("exact_sums"))
             for a, n, b, c, outs in plan:
-                if single and not one.brain and not exact:
+                if single and not one.brain and not exact and origins(path.wave) is None:
                     product = _in_quads(table[a], table[b], n, halves, warps)
                     if mask is True and isinstance(outs, slice):
                         np.add(product, table[c].view(np.float32), out=table[outs].view(np.float32))
