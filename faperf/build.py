@@ -12,6 +12,7 @@ contents are still the same gives the key.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import os
 import re
@@ -21,6 +22,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -188,8 +190,13 @@ class Builder:
             ) from error
 
     def _nvcc(self, version: Version, target: str, scratch: Path, where: str) -> str:
-        """One nvcc run: PTX (kept), cubin, list of included files, and what ptxas -v says, which is returned."""
+        """One nvcc run: PTX (kept), cubin, list of included files, and what ptxas -v says, which is returned.
+
+        ptxas 13.0 numbers some registers of v18 by where its own data lie in memory: so they always lie at the same addresses,
+        and its files' names are as short in every project.
+        """
         number = target.removeprefix("sm_")
+        kept = os.path.relpath(scratch, self.root)
         command = [
             str(self.toolchain.nvcc),
             "--cubin",
@@ -198,15 +205,15 @@ class Builder:
             "-Xptxas=-v",
             f"-ccbin={self.toolchain.host}",
             "--keep",
-            f"--keep-dir={scratch}",
+            f"--keep-dir={kept}",
             "-MD",
-            f"-MF={scratch / 'deps'}",
+            f"-MF={kept}/deps",
             *version.flags,
             version.source,
             "-o",
-            str(scratch / "kernel.cubin"),
+            f"{kept}/kernel.cubin",
         ]
-        with self._lock:
+        with self._lock, _fixed_addresses():
             if self._stopped:
                 raise CompileError("was stopped", where=where)
             process = subprocess.Popen(
@@ -281,6 +288,23 @@ class Builder:
                     remedy="free some space or fix the permissions; run again",
                 ) from error
         return directory
+
+
+@contextlib.contextmanager
+def _fixed_addresses() -> Iterator[None]:
+    """Programs that this thread starts are not loaded at random addresses (personality(2); some sandboxes refuse it)."""
+    ask, no_randomize = 0xFFFFFFFF, 0x0040000
+    try:
+        personality = ctypes.CDLL(None).personality
+    except (OSError, AttributeError):  # not Linux
+        yield
+        return
+    before = personality(ask)
+    personality(before | no_randomize)
+    try:
+        yield
+    finally:
+        personality(before)
 
 
 def _kill(process: subprocess.Popen[str]) -> None:

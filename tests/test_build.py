@@ -231,6 +231,17 @@ def test_the_environment_changes_nothing(tree: Tree, tmp_path: Path, monkeypatch
     assert elsewhere.ptx.read_text().replace("/copy/", "/project/") == plain.ptx.read_text()
 
 
+def test_the_compiler_is_loaded_at_the_same_addresses_each_time(tree: Tree) -> None:
+    """Else ptxas numbers some registers of v18 otherwise each time: same build key, another code."""
+    fixed = ["setarch", "--addr-no-randomize", "true"]
+    if subprocess.run(fixed, capture_output=True).returncode:
+        pytest.skip("this sandbox does not let programs ask for fixed addresses")
+    before = Path("/proc/thread-self/personality").read_text()
+    tree.toolchain = tree.wrapped("cat /proc/self/personality; exit 1")
+    assert int(tree.refused().what.split()[-1], 16) & 0x0040000
+    assert Path("/proc/thread-self/personality").read_text() == before
+
+
 def test_a_header_of_the_toolkit_within_the_project_is_no_input(tree: Tree) -> None:
     """NVIDIA's wheels in a .venv under the root: they count for the key, not for what git should know."""
     wheel = tree.root / ".venv" / "lib" / "nvidia" / "cu13" / "include"

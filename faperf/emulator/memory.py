@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from faperf.emulator.cluster import Visits
 from faperf.emulator.fault import MISALIGNED, MISSING_WAIT, OUT_OF_BOUNDS, RACE, UNINITIALISED, DiagnosisError
 from faperf.emulator.ptx import Instruction
-from faperf.emulator.state import BARRIER_AGENTS, COPY, FIRST_BARRIER, TENSOR, WARP, Array, Path
+from faperf.emulator.state import BARRIER_AGENTS, CLOCK_BITS, COPY, FIRST_BARRIER, RANK_BIT, TENSOR, WARP, Array, Path
 
 if TYPE_CHECKING:
     from faperf.emulator.state import Wave
@@ -26,7 +27,6 @@ GUARD = 4096
 SHARED_START = 1024
 """Shared memory of a CTA begins with a KiB of the system's."""
 UNITS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-CLOCK_BITS = 24
 
 
 class Global:
@@ -151,7 +151,7 @@ class Shared:
         self.wave, self.dynamic = wave, dynamic
         self.end = wave.program.dynamic_smem + dynamic
         self.size = -(-self.end // 1024) * 1024
-        total = self.size * len(wave.ctas)
+        total = self.size * len(wave.ctas) * wave.size
         self.bytes = np.zeros(total, np.uint8)
         self.written = np.zeros(total // 4, np.uint8)  # a bit a byte
         self.stamp = np.zeros(total // 4, np.int32)  # agent << CLOCK_BITS | clock of the last write
@@ -167,8 +167,9 @@ class Shared:
         self.lane = np.zeros(
             total // 4, np.uint8
         )  # the lane that stored last, in its warp's `moment`; -1: not followed
-        self.moment = np.full(total // 4, -1, np.int64)
+        self.moment = np.full(total // 4, -1, np.int32)
         self._flat_clocks = wave.clocks.reshape(-1)
+        self.visits: Visits | None = Visits(wave) if wave.size > 1 else None
 
     def view(self, size: int, count: int) -> Array:
         return self.bytes.view(UNITS[size]).reshape(-1, count)
@@ -177,10 +178,18 @@ class Shared:
         self.view(size, count)[offset // (size * count)] = values
 
     def locate(
-        self, path: Path, address: Array, size: int, ins: Instruction, align: int | None = None, lanes: Array | None = None
+        self, path: Path, address: Array, size: int, ins: Instruction, align: int | None = None, lanes: Array | None = None,
+        later: bool = False,
     ) -> Array:  # fmt: skip
-        """Offsets of `size` bytes at shared addresses of the path's lanes, or of `lanes`. Raises DiagnosisError."""
+        """Offsets of `size` bytes at shared addresses of the path's lanes, or of `lanes`. Raises DiagnosisError.
+
+        `later`: for an asynchronous agent.
+        """
         offset = address.astype(np.int64)
+        if self.visits is not None:
+            home, offset = self.visits.locate(path, offset, ins, lanes, later)
+        else:
+            home = path.ctas if lanes is None else self.wave.cta[lanes]
         if offset.min() < SHARED_START or offset.max() > self.end - size:
             inside = (offset >= SHARED_START) & (offset <= self.end - size)
             which = int(np.argmin(inside))
@@ -193,7 +202,7 @@ class Shared:
             )
         if int(np.bitwise_or.reduce(offset, axis=None)) & ((align or size) - 1):
             raise DiagnosisError(MISALIGNED, misaligned(path, address, align or size, "shared", lanes), ins.place)
-        offset += (path.ctas if lanes is None else self.wave.cta[lanes]) * self.size
+        offset += home * self.size
         return offset
 
     # ── who knows of what ──
@@ -242,10 +251,12 @@ class Shared:
     def check_lanes(self, path: Path, offset: Array, size: int, moment: Array, ins: Instruction) -> None:
         """What another lane of a warp stored, a lane may read after they have met. Raises DiagnosisError."""
         words = (offset >> 2)[..., None] + np.arange(size // 4)
-        warps = path.flat_warps
+        now = self.moment.take(words) == moment[..., None]
+        if not now.any():
+            return
+        warps, lanes = path.flat_warps, path.lanes() % WARP
         own = (self.stamp[words] >> CLOCK_BITS) == (warps // len(self.wave.ctas))[:, None]
-        lanes = path.lanes() % WARP
-        wrong = own & (self.moment[words] == moment[..., None]) & (self.lane[words] != lanes[:, None])
+        wrong = now & own & (self.lane[words] != lanes[:, None])
         if wrong.any():
             at = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
             word, reader = int(words[at]), int(at[1])
@@ -265,10 +276,10 @@ class Shared:
         self.written.view(UNITS[words])[offset // size] = 0
 
     def write_run_later(
-        self, warps: Array, ctas: Array, start: int, size: int, stamp: Array, ins: Instruction
+        self, warps: Array, homes: Array, start: int, size: int, stamp: Array, ins: Instruction
     ) -> Place:
-        """The same of `size` bytes from `start` on, whole chunks, in each of some CTAs. `ctas` ascend. Gives their place."""
-        which = slice(None) if len(ctas) == len(self.wave.ctas) else ctas
+        """The same of `size` bytes from `start` on, whole chunks, in each of some CTAs (`homes` ascend). Gives their place."""
+        which = slice(None) if len(homes) == len(self.wave.ctas) * self.wave.size else homes
         words, chunks = ((which, slice(start // unit, (start + size) // unit)) for unit in (4, CHUNK))
         floor = self._floor(warps)
         quick = (
@@ -277,7 +288,7 @@ class Shared:
             and self._all_told(floor, self._by_cta(self.async_read)[chunks])
         )
         if not quick:
-            offset = ctas[:, None] * self.size + np.arange(start, start + size, CHUNK)
+            offset = homes[:, None] * self.size + np.arange(start, start + size, CHUNK)
             self.check_write(warps[:, None], offset, CHUNK, ins)
         self._by_cta(self.stamp)[words] = stamp[:, None]
         self._by_cta(self.line)[words] = ins.index
@@ -291,7 +302,7 @@ class Shared:
         self._by_cta(self.written)[which, run.start // 4 : run.stop // 4] = WRITTEN[1]
 
     def _by_cta(self, table: Array) -> Array:
-        return table.reshape(len(self.wave.ctas), -1)
+        return table.reshape(len(self.wave.ctas) * self.wave.size, -1)
 
     def landed(self, offset: Array, size: int) -> None:
         words = max(1, size // 4)
@@ -405,7 +416,8 @@ class Shared:
             raise DiagnosisError(
                 RACE,
                 f"{self._warp(_at(warps, late[..., 0], tuple(at)))} writes shared address "
-                f"{self._address(int(offset[tuple(at)]) >> 2):#x} while warp {int(reader)} may still read it: no barrier between",
+                f"{self._address(int(offset[tuple(at)]) >> 2):#x} while {self.wave.warp_name(int(reader))} may still read it: no "
+                "barrier between",
                 ins.place,
             )
 
@@ -445,20 +457,27 @@ class Shared:
             )
 
     def _address(self, word: int) -> int:
-        return word * 4 % self.size
+        """As the kernel has it."""
+        home, address = divmod(word * 4, self.size)
+        return home % self.wave.size << RANK_BIT | address
 
     def _warp(self, flat_warp: int) -> str:
         return self.wave.name_of(flat_warp * 32)
 
     def _writer(self, stamp: int, line: int) -> str:
         agent, place = stamp >> CLOCK_BITS, self.wave.program.kernel.instructions[line]
-        kind, warp = divmod(agent, self.wave.warps)
-        who = {0: f"warp {warp}", COPY: f"copy of warp {warp}", TENSOR: f"MMA of warp {warp}"}.get(kind, "bulk copy")
+        kind, number = divmod(agent, self.wave.warps)
+        warp = self.wave.warp_name(number)
+        who = {0: warp, COPY: f"copy of {warp}", TENSOR: f"MMA of {warp}"}.get(kind, "bulk copy")
         return f"{who} ({place.opcode}, {place.place})"
 
     def barrier_agent(self, slot: int) -> int:
         """The agent that fills shared memory and tells a barrier of it."""
         return FIRST_BARRIER * self.wave.warps + slot % BARRIER_AGENTS
+
+    def own(self, flat_warp: Array) -> Array:
+        """The offset at which the shared memory of a warp's CTA begins."""
+        return self.wave.home_of_warp[flat_warp] * self.size
 
 
 def _at(values: Array, like: Array, at: Any) -> int:

@@ -27,12 +27,11 @@ from faperf.emulator.fault import (
     NotEmulatedError,
 )
 from faperf.emulator.matrix import footprints, tcgen05_descriptor
-from faperf.emulator.memory import CLOCK_BITS
-from faperf.emulator.ops_common import in_turn_where_wrong, only, selected, spaces, together, within
+from faperf.emulator.ops_common import in_turn_where_wrong, only, selected, spaces, spread, together, within
 from faperf.emulator.ops_sm80 import barrier_address
 from faperf.emulator.provenance import origins
 from faperf.emulator.ptx import Instruction
-from faperf.emulator.state import TENSOR, WARP, Array, Path, Wave
+from faperf.emulator.state import CLOCK_BITS, RANK_BIT, TENSOR, WARP, Array, Path, Wave
 
 LANES, COLUMNS = 128, 512
 WINDOWS = np.arange(4)
@@ -40,19 +39,19 @@ FREE = -1
 
 
 class TensorMemory:
-    """Tensor memory of every CTA of a wave: cells, which are written, who wrote each column of a warp's window, who owns it.
+    """Tensor memory of every CTA (`home`) of a wave: cells, which are written, who wrote each column of a window, who owns it.
 
     Cells are [column, window, cta, lane], so that one column of some warps lies as their registers do.
     """
 
     def __init__(self, wave: Wave) -> None:
-        count = len(wave.ctas)
+        count = len(wave.ctas) * wave.size
         self.wave = wave
         self.cells = np.zeros((COLUMNS, 4, count, WARP), np.uint32)
         self.written = np.zeros((COLUMNS, 4, count, WARP), bool)
         self.owner = np.full((count, COLUMNS), FREE)  # the first column of the allocation
         self.stamp = np.zeros((count, 4, COLUMNS), np.int32)  # by window: agent << CLOCK_BITS | clock of the last write
-        self.quads = -(-wave.warps // 4)
+        self.quads = -(-wave.cta_warps // 4)
         self.reads = np.zeros(
             (count, 4, COLUMNS, self.quads), np.int32
         )  # clock of the last read by each warp of a window
@@ -121,8 +120,8 @@ class TensorMemory:
             kind = RACE if agent < self.wave.warps else MISSING_WAIT
             how = "no barrier between" if kind == RACE else "not waited for"
             raise DiagnosisError(
-                kind, f"{self._name(warp)} touches column {column} of tensor memory, which warp {agent % self.wave.warps} "
-                f"wrote ({maker.opcode}, {maker.place}): {how}", ins.place,
+                kind, f"{self._name(warp)} touches column {column} of tensor memory, which "
+                f"{self.wave.warp_name(agent % self.wave.warps)} wrote ({maker.opcode}, {maker.place}): {how}", ins.place,
             )  # fmt: skip
 
         self._check_fenced(warps, ctas, stamp, columns[..., : stamp.shape[-1]], ins)
@@ -135,20 +134,21 @@ class TensorMemory:
         mine = (agent == own) | ((agent == TENSOR * wave.warps + own) & ("mma" in ins.parts))
         other = ~mine & (clock > 0)
         late = other & (wave.fenced[warps, agent] < clock)
-        writer = np.minimum(agent, wave.warps - 1) * count + ctas
+        writer = np.minimum(agent, wave.warps - 1) * count + ctas // wave.size
         early = other & (agent < wave.warps) & (wave.sealed[writer] < clock)
         for missing, fence in ((late, "after_thread_sync"), (early, "before_thread_sync")):
             if missing.any():
                 at = np.unravel_index(int(np.argmax(missing)), missing.shape)
                 where = int(np.broadcast_to(columns, missing.shape)[at])
                 wave.warn(
-                    f"column {where} of tensor memory, which warp {int(agent[at]) % wave.warps} wrote, is touched without a "
-                    f"tcgen05.fence::{fence} between", ins,
+                    f"column {where} of tensor memory, which {wave.warp_name(int(agent[at]) % wave.warps)} wrote, is touched "
+                    f"without a tcgen05.fence::{fence} between", ins,
                 )  # fmt: skip
 
     def unread(self, warps: Array, ctas: Array, windows: Array, columns: Array, ins: Instruction) -> None:
         """A write must be told of every read."""
-        readers = np.minimum(4 * np.arange(self.quads) + windows[..., None], self.wave.warps - 1)
+        own = np.minimum(4 * np.arange(self.quads) + windows[..., None], self.wave.cta_warps - 1)
+        readers = (ctas % self.wave.size * self.wave.cta_warps)[..., None] + own
         late = self.reads[ctas, windows, columns] > self.wave.clocks[warps[..., None], readers]
         if late.any():
             *at, quad = np.unravel_index(int(np.argmax(late)), late.shape)
@@ -164,8 +164,9 @@ class TensorMemory:
             at = list(np.unravel_index(int(np.argmax(busy)), busy.shape))
             warp, column = (int(np.broadcast_to(part, busy.shape)[tuple(at)]) for part in (warps, columns))
             raise DiagnosisError(
-                MISSING_WAIT, f"{self._name(warp)} overwrites or frees column {column} of tensor memory, which an MMA of warp "
-                f"{(int(stamp[tuple(at)]) >> CLOCK_BITS) % self.wave.warps} may still read: not waited for", ins.place,
+                MISSING_WAIT, f"{self._name(warp)} overwrites or frees column {column} of tensor memory, which an MMA of "
+                f"{self.wave.warp_name((int(stamp[tuple(at)]) >> CLOCK_BITS) % self.wave.warps)} may still read: not waited for",
+                ins.place,
             )  # fmt: skip
 
     def _name(self, flat_warp: int) -> str:
@@ -176,7 +177,7 @@ class TensorMemory:
         for cta, owner in enumerate(self.owner):
             if (owner != FREE).any():
                 first = int(owner[owner != FREE][0])
-                what = f"CTA {self.wave.ctas[cta]} ends without freeing its columns of tensor memory at {first}"
+                what = f"CTA {self.wave.place_of(cta)} ends without freeing its columns of tensor memory at {first}"
                 raise DiagnosisError(TMEM, what)
 
 
@@ -187,14 +188,13 @@ def tensor_memory(wave: Wave) -> TensorMemory:
     return found
 
 
-def _warps(path: Path) -> list[tuple[int, int, int, Any]]:
-    """(flat warp, warp, CTA, lanes within the path) of each warp that takes part."""
+def _warps(path: Path) -> list[tuple[int, int, Any]]:
+    """(flat warp, CTA, lanes within the path) of each warp that takes part."""
     lanes = path.lanes()
     parts = []
     for flat in np.unique(lanes // WARP):
         which = np.flatnonzero(lanes // WARP == flat)
-        count = len(path.wave.ctas)
-        parts.append((int(flat), int(flat) // count, int(flat) % count, which))
+        parts.append((int(flat), int(path.wave.home_of_warp[flat]), which))
     return parts
 
 
@@ -213,7 +213,7 @@ def _allocate(d: Decoder, ins: Instruction) -> Operation:
             path, "shared" if any(p.startswith("shared") for p in ins.parts) else "", addresses(path, to), ins
         )
         columns = path.pick(path.r["u32"][count])
-        for flat, _, cta, which in _warps(path):
+        for flat, cta, which in _warps(path):
             who = path.wave.name_of(flat * WARP)
             first = tensor_memory(path.wave).allocate(cta, int(columns[which[0]]), who, ins)
             one = Path(path.wave, path.lanes()[which[:1]], 0, None)
@@ -232,7 +232,7 @@ def _free(d: Decoder, ins: Instruction) -> Operation:
     def run(path: Path) -> None:
         together(path, ins)
         first, columns = path.pick(path.r["u32"][address]), path.pick(path.r["u32"][count])
-        for flat, _, cta, which in _warps(path):
+        for flat, cta, which in _warps(path):
             who = path.wave.name_of(flat * WARP)
             tensor_memory(path.wave).free(flat, cta, int(first[which[0]]) & 0xFFFF, int(columns[which[0]]), who, ins)
 
@@ -244,7 +244,7 @@ def _relinquish(d: Decoder, ins: Instruction) -> Operation:
     _group(ins)
 
     def run(path: Path) -> None:
-        tensor_memory(path.wave).relinquished[np.unique(path.ctas)] = True
+        tensor_memory(path.wave).relinquished[np.unique(path.homes)] = True
 
     return run
 
@@ -328,9 +328,13 @@ def _form(d: Decoder, ins: Instruction) -> Form:
 
 @dataclass(frozen=True)
 class Access:
-    """What each warp accesses: arrays [warp, 1] but for `columns`, [warp, column]; `half` is the first lane in the window."""
+    """What each warp accesses: arrays [warp, 1] but for `columns`, [warp, column]; `half` is the first lane in the window.
+
+    `warp` is that of the CTA, `agent` that of the cluster.
+    """
 
     flat: Array
+    agent: Array
     warp: Array
     cta: Array
     window: Array
@@ -344,7 +348,8 @@ def _access(path: Path, address: Any, form: Form, touched: Array, ins: Instructi
     together(path, ins)
     lanes = path.lanes()
     at, flat = addresses(path, address)[::WARP, None], lanes[::WARP, None] // WARP
-    warp, cta = flat // len(path.wave.ctas), flat % len(path.wave.ctas)
+    agent, cta = flat // len(path.wave.ctas), path.wave.home_of_warp[flat]
+    warp = agent % path.wave.cta_warps
     half = (at >> 16) - WARP * (warp % 4)
     wrong = half != 0 if form.whole else (half != 0) & (half != 16)
     if wrong.any():
@@ -356,7 +361,7 @@ def _access(path: Path, address: Any, form: Form, touched: Array, ins: Instructi
         )  # fmt: skip
     first = at & 0xFFFF
     tensor_memory(path.wave).check(flat, cta, first + touched, ins)
-    return Access(flat, warp, cta, warp % 4, first, half, first + touched)
+    return Access(flat, agent, warp, cta, warp % 4, first, half, first + touched)
 
 
 def _cells(access: Access, form: Form) -> list[tuple[Any, ...]]:
@@ -390,7 +395,7 @@ def _load(d: Decoder, ins: Instruction) -> Operation:
         tmem, wave = tensor_memory(path.wave), path.wave
         its = _access(path, address, form, touched, ins)
         tmem.told(its.flat, its.cta, its.window, its.columns, ins)
-        tmem.reads[its.cta, its.window, its.columns, its.warp // 4] = wave.clocks[its.flat, its.warp]
+        tmem.reads[its.cta, its.window, its.columns, its.warp // 4] = wave.clocks[its.flat, its.agent]
         cells = _cells(its, form)
         values, seen = tmem.cells[cells[0]], tmem.written[cells[0]]
         for upper in cells[1:]:
@@ -438,7 +443,7 @@ def _store(d: Decoder, ins: Instruction) -> Operation:
             tmem.cells[where] = mine
             tmem.written[where] = True
         place = (its.cta, its.window, its.columns)
-        tmem.stamp[place] = its.warp << CLOCK_BITS | wave.clocks[its.flat, its.warp]
+        tmem.stamp[place] = its.agent << CLOCK_BITS | wave.clocks[its.flat, its.agent]
         tmem.line[place] = ins.index
 
     return run
@@ -487,7 +492,7 @@ class TensorMma:
         """Those that add to the accumulator of the one before become one product over all their k."""
         warps, given = path.flat_warps, [part.given(path) for part in parts]
         apart = bool(path.wave.extra.get("exact_sums"))  # by the k of one instruction
-        alike = all((each == each[:, :1]).all() for each in given) and len(set(path.ctas.tolist())) == len(warps)
+        alike = all((each == each[:, :1]).all() for each in given) and len(set(path.homes.tolist())) == len(warps)
         for lanes in [slice(None)] if alike else [slice(n, n + 1) for n in range(len(warps))]:
             chain: list[tuple[TensorMma, list[int]]] = []
             for part, each in zip(parts, given, strict=True):
@@ -509,14 +514,14 @@ class Product:
 
     def __init__(self, path: Path, flat: Array, chain: list[tuple[TensorMma, list[int]]]) -> None:
         self.path, self.wave, self.tmem, self.chain = path, path.wave, tensor_memory(path.wave), chain
-        self.flat, self.ctas = flat[:, None], (flat % len(path.wave.ctas))[:, None]
+        self.flat, self.ctas = flat[:, None], path.wave.home_of_warp[flat][:, None]
         first, (goal, _, _, bits, adds) = chain[0]
         self.ins, self.goal, self.adds = first.ins, goal, bool(adds)
         self.m, self.n, self.single = _instruction(bits, self.ins)
         self.across_a, self.across_b = bool(bits >> 15 & 1), bool(bits >> 16 & 1)
         self.agent = TENSOR * self.wave.warps + self.flat // len(self.wave.ctas)
         self.stamp = self.agent << CLOCK_BITS | self.wave.async_clock[self.flat, TENSOR]
-        every = len(flat) == len(self.wave.ctas) and bool((np.diff(self.ctas[:, 0]) > 0).all())
+        every = len(flat) == len(self.wave.ctas) * self.wave.size and bool((np.diff(self.ctas[:, 0]) > 0).all())
         self.which: Any = slice(None) if every else self.ctas[:, 0]
 
     def run(self) -> None:
@@ -629,16 +634,21 @@ def _instruction(bits: int, ins: Instruction) -> tuple[int, int, bool]:
 def _commit(d: Decoder, ins: Instruction) -> Operation:
     """PTX ISA "tcgen05.commit": an mbarrier gets one arrival when all MMAs of the thread so far are over."""
     _group(ins)
-    if any(part.startswith("multicast") for part in ins.parts):
-        raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
+    only(ins, "commit", "cta_group::1", "mbarrier::arrive::one", "shared::cluster", "multicast::cluster")
     address = d.address(ins.operands[0])
+    mask = d.row(ins.operands[1], 16) if "multicast::cluster" in ins else None
 
     def run(path: Path) -> None:
-        wave, at = path.wave, barrier_address(path, address, ins)
+        wave, at = path.wave, barrier_address(path, address, ins, later=True)
         warps, ctas = path.flat_warps, path.ctas
+        if mask is not None:
+            which, at = spread(path, at, path.pick(path.r["u16"][mask]), 8, ins)
+            warps, ctas = warps[which], ctas[which]
         agents = TENSOR * wave.warps + warps // len(wave.ctas)
         clock = wave.async_clock[warps, TENSOR].copy()
         wave.async_clock[np.unique(warps), TENSOR] += 1
+        if wave.shared.visits is not None:
+            wave.shared.visits.comes(warps, ctas * wave.size + (at >> RANK_BIT), agents, clock, ins)
         knew = wave.clocks[warps].copy()
 
         def land() -> None:
