@@ -70,7 +70,7 @@ class Elementwise:
         self.outs, self.sources, self.function = outs, sources, function
         kinds = tuple(kind for kind, _ in outs)
         self.ftz, self.sat = "ftz" in ins, "sat" in ins and kinds[0][0] == "f"
-        self.chooses = ins.parts[0] in ("max", "min", "neg", "abs")  # gives no number that did not go in
+        self.chooses = ins.parts[0] in ("max", "min", "neg", "abs")  # flushed afterwards it is as if flushed before
         self.direct = (
             isinstance(function, np.ufunc) and not self.sat and all(kind == kinds[0] for kind, _ in sources)
             and not (self.ftz and kinds[0] == "f32")
@@ -91,7 +91,7 @@ class Elementwise:
 
     def results(self, sources: list[Array]) -> Sequence[Array]:
         """One for each out, with .ftz of floats that go in and come out, and .sat."""
-        if self.ftz:
+        if self.ftz and not self.chooses:
             sources = [
                 flushed(values) if kind == "f32" else values
                 for (kind, _), values in zip(self.sources, sources, strict=True)
@@ -100,7 +100,7 @@ class Elementwise:
         results = made if len(self.outs) > 1 else (made,)
         if self.sat:
             results = tuple(saturated(values) for values in results)
-        if self.ftz and not self.chooses and self.outs[0][0] == "f32":
+        if self.ftz and self.outs[0][0] == "f32":
             results = tuple(flushed(values) for values in results)
         return results
 
