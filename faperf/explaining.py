@@ -89,7 +89,7 @@ def gather(workshop: Workshop, manifests: Manifests, step: Step, workload: str |
     assert entry is not None
     build, artifact = outcome.builds[entry.build or ""], outcome.artifacts[entry.build or ""]
     run = record.replace(outcome.run, entries=[entry])
-    run = _measured_anywhere(workshop.history, informed(workshop.history, workshop.repository, run))
+    run = measured_anywhere(workshop.history, informed(workshop.history, workshop.repository, run))
     operations = load_operations(workshop.project)
     silicon = silicon_of(workshop.history, run, workload)
     measured = silicon.get((version.id, target))
@@ -124,7 +124,7 @@ def _built(workshop: Workshop, manifests: Manifests, step: Step) -> Outcome:
     return outcome
 
 
-def _measured_anywhere(history: History, run: Run) -> Run:
+def measured_anywhere(history: History, run: Run) -> Run:
     """`run` with what any run has of the same code: a branch's commits are no first-parent ancestors once it is merged."""
     for run_file in history.run_files()[: -EARLIER_RUNS - 1 : -1]:
         if all(entry.measured for entry in run.entries):

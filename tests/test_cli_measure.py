@@ -119,13 +119,6 @@ def test_run_measures_records_and_prints(host: Host) -> None:
     assert host.user.git("status", "--porcelain") == ""
 
 
-def test_explain_knows_what_was_measured_on_a_branch_that_was_merged(measured: Host) -> None:
-    git = measured.user.git
-    main = git("commit-tree", "HEAD^{tree}", "-m", "main went on")
-    git("reset", "--quiet", git("commit-tree", "HEAD^{tree}", "-p", main, "-p", "HEAD", "-m", "merge"))
-    assert "t2 against t1 for sm_90a: SLOWER, time +10.00%" in measured("explain", "t2").stdout
-
-
 def test_ladder_and_show_tell_what_was_measured(measured: Host) -> None:
     row = measured.ladder()["t2"]
     assert (ms(row), row["time_verdict"]) == (1.1, "SLOWER")

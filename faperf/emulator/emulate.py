@@ -11,7 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from faperf.emulator import LOCKSTEP, ops_arithmetic, ops_call, ops_cluster, ops_data, ops_sm80, ops_sm90, ops_sm100
+from faperf.emulator import (
+    LOCKSTEP,
+    ops_arithmetic,
+    ops_call,
+    ops_cluster,
+    ops_data,
+    ops_sm80,
+    ops_sm90,
+    ops_sm100,
+    ops_sm100_mma,
+)
 from faperf.emulator.decode import Program, decode
 from faperf.emulator.fault import NotEmulatedError
 from faperf.emulator.memory import Global
@@ -22,7 +32,7 @@ from faperf.emulator.schedule import Scheduler
 from faperf.emulator.state import CLOCK_BITS, Path, Wave
 from faperf.launch import ResolvedArgument, ResolvedLaunch
 
-PACKS = (ops_arithmetic, ops_data, ops_call, ops_sm80, ops_sm90, ops_cluster, ops_sm100)
+PACKS = (ops_arithmetic, ops_data, ops_call, ops_sm80, ops_sm90, ops_cluster, ops_sm100, ops_sm100_mma)
 """Importing a pack registers its opcodes."""
 LANES = 8192
 """Lanes that run together, about: more make numpy's calls longer, fewer make more calls."""

@@ -15,7 +15,7 @@ import numpy as np
 from faperf.emulator.cluster import Visits
 from faperf.emulator.fault import MISALIGNED, MISSING_WAIT, OUT_OF_BOUNDS, RACE, UNINITIALISED, DiagnosisError
 from faperf.emulator.ptx import Instruction
-from faperf.emulator.state import BARRIER_AGENTS, CLOCK_BITS, COPY, FIRST_BARRIER, RANK_BIT, TENSOR, WARP, Array, Path
+from faperf.emulator.state import BARRIER_AGENTS, CLOCK_BITS, COPY, FIRST_BARRIER, RANK_BIT, TENSOR, Array, Path
 
 if TYPE_CHECKING:
     from faperf.emulator.state import Wave
@@ -164,10 +164,6 @@ class Shared:
             total // CHUNK, np.int32
         )  # agent << CLOCK_BITS | clock of the last asynchronous read
         self.read_line = np.zeros(total // CHUNK, np.int32)
-        self.lane = np.zeros(
-            total // 4, np.uint8
-        )  # the lane that stored last, in its warp's `moment`; -1: not followed
-        self.moment = np.full(total // 4, -1, np.int32)
         self._flat_clocks = wave.clocks.reshape(-1)
         self.visits: Visits | None = Visits(wave) if wave.size > 1 else None
 
@@ -235,38 +231,6 @@ class Shared:
             return
         self.stamp[offset >> 2], self.line[offset >> 2] = stamp, ins.index
         np.bitwise_or.at(self.written, offset >> 2, (((1 << size) - 1) << (offset & 3)).astype(np.uint8))
-
-    def stored_by_lanes(self, path: Path, offset: Array, size: int, moment: Array) -> None:
-        """Lanes store `size` bytes, [instruction, lane], each in its `moment` (`Wave.moments`)."""
-        words = (offset >> 2)[..., None] + np.arange(max(1, size // 4))
-        if size < 4:
-            self.moment[words] = -1
-            return
-        lanes = (path.lanes() % WARP).astype(np.uint8)[:, None]
-        self.lane[words], self.moment[words] = lanes, moment[..., None]
-        several = self.lane[words] != lanes  # one word by several lanes: one and the same to each of them
-        if several.any():
-            self.moment[words[several]] = -1
-
-    def check_lanes(self, path: Path, offset: Array, size: int, moment: Array, ins: Instruction) -> None:
-        """What another lane of a warp stored, a lane may read after they have met. Raises DiagnosisError."""
-        words = (offset >> 2)[..., None] + np.arange(size // 4)
-        now = self.moment.take(words) == moment[..., None]
-        if not now.any():
-            return
-        warps, lanes = path.flat_warps, path.lanes() % WARP
-        own = (self.stamp[words] >> CLOCK_BITS) == (warps // len(self.wave.ctas))[:, None]
-        wrong = now & own & (self.lane[words] != lanes[:, None])
-        if wrong.any():
-            at = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
-            word, reader = int(words[at]), int(at[1])
-            writer = self.wave.program.kernel.instructions[int(self.line[word])]
-            raise DiagnosisError(
-                RACE,
-                f"lane {int(lanes[reader])} of {self._warp(int(warps[reader]))} reads shared address {self._address(word):#x}, "
-                f"which lane {int(self.lane[word])} of it wrote ({writer.opcode}, {writer.place}): no __syncwarp between",
-                ins.place,
-            )
 
     def write_later(self, warps: Array, offset: Array, size: int, stamp: Array, ins: Instruction) -> None:
         """An asynchronous agent begins to write on behalf of warps; `landed` says when it is done. `stamp` has its clock."""
