@@ -62,7 +62,7 @@ class Elementwise:
     may be given `out`.
     """
 
-    __slots__ = ("direct", "ftz", "function", "key", "outs", "sat", "sources")
+    __slots__ = ("chooses", "direct", "ftz", "function", "key", "outs", "sat", "sources")
 
     def __init__(
         self, ins: Instruction, outs: list[tuple[str, int]], sources: list[tuple[str, int]], function: Any, extra: Any = None
@@ -70,6 +70,7 @@ class Elementwise:
         self.outs, self.sources, self.function = outs, sources, function
         kinds = tuple(kind for kind, _ in outs)
         self.ftz, self.sat = "ftz" in ins, "sat" in ins and kinds[0][0] == "f"
+        self.chooses = ins.parts[0] in ("max", "min", "neg", "abs")  # flushed afterwards it is as if flushed before
         self.direct = (
             isinstance(function, np.ufunc) and not self.sat and all(kind == kinds[0] for kind, _ in sources)
             and not (self.ftz and kinds[0] == "f32")
@@ -90,7 +91,7 @@ class Elementwise:
 
     def results(self, sources: list[Array]) -> Sequence[Array]:
         """One for each out, with .ftz of floats that go in and come out, and .sat."""
-        if self.ftz:
+        if self.ftz and not self.chooses:
             sources = [
                 flushed(values) if kind == "f32" else values
                 for (kind, _), values in zip(self.sources, sources, strict=True)
