@@ -123,6 +123,14 @@ def test_what_cannot_be_emulated_holds_nothing_up(emulated: Cli, user: UserProje
     assert "clock" in answer.output
 
 
+def test_workloads_are_as_large_as_the_manifests_clusters_need(emulated: Cli, user: UserProject) -> None:
+    user.edit("manifests/v12.yaml", "    block: [128]", "    block: [128]\n    cluster: [2]")
+    answer = emulated("emulate", "v12", "--target", "sm_90a", "--schedule", "lockstep", "--distribution", "normal")
+    assert answer.exit_code == 0, answer.output
+    assert "S=128" in answer.stdout
+    assert "S=384" in answer.stdout
+
+
 def test_no_gpu_and_the_project_can_turn_it_off(emulated: Cli, user: UserProject) -> None:
     assert "emulated" not in emulated("run", "v12", "--no-gpu").stdout
     user.write("pyproject.toml", "[tool.faperf]\nemulate = false\n")

@@ -176,10 +176,12 @@ def computed(
     return Elementwise(ins, [(kind, d.out(out, bits_of(kind)))], rows, function, extra)
 
 
-def spaces(path: Path, space: str, address: Array, ins: Instruction) -> tuple[str, Array]:
-    """The space of generic addresses, and the addresses in it."""
-    if space == "shared" and path.wave.size > 1 and "shared::cluster" not in ins:
-        _own(path, address, ins)
+def spaces(
+    path: Path, space: str, address: Array, ins: Instruction, lanes: Array | None = None
+) -> tuple[str, Array]:  # fmt: skip
+    """The space of generic addresses, and the addresses in it. They are those of the path's lanes, or of `lanes`."""
+    if space == "shared" and "shared::cluster" not in ins:
+        own(path, address, ins, lanes)
     if space:
         return ("global" if space == "const" else space), address
     for name, window in (("shared", SHARED_WINDOW), ("local", LOCAL_WINDOW)):
@@ -191,12 +193,16 @@ def spaces(path: Path, space: str, address: Array, ins: Instruction) -> tuple[st
     return "global", address
 
 
-def _own(path: Path, address: Array, ins: Instruction) -> None:
-    """Raises DiagnosisError for an address in another CTA of the cluster, which only `shared::cluster` reaches."""
-    other = address >> RANK_BIT != path.ranks
+def own(path: Path, address: Array, ins: Instruction, lanes: Array | None = None) -> None:
+    """Raises DiagnosisError for a shared address in another CTA of the cluster, which only `shared::cluster` reaches."""
+    wave = path.wave
+    if wave.size == 1:
+        return
+    lanes = path.lanes() if lanes is None else lanes
+    other = address >> RANK_BIT != wave.home_of_warp[wave.flat_warp[lanes]] % wave.size
     if other.any():
         which = int(np.argmax(other))
-        who = path.wave.name_of(int(path.lanes()[which % other.shape[-1]]))
+        who = wave.name_of(int(np.broadcast_to(lanes, other.shape).flat[which]))
         what = f"{who} accesses shared address {int(address.flat[which]):#x}, of another CTA, without .shared::cluster"
         raise DiagnosisError(OUT_OF_BOUNDS, what, ins.place)
 
@@ -226,6 +232,6 @@ def together(path: Path, ins: Instruction) -> None:
 
 def within(path: Path, place: Footprint, ins: Instruction) -> None:
     """Raises DiagnosisError for an operand that is not in the CTA's shared memory."""
-    rank = int(path.ranks[0]) << RANK_BIT
+    rank = int(path.ranks[0]) << RANK_BIT if path.wave.size > 1 else 0
     for chunk in (place.chunks.min(), place.chunks.max()):
         path.wave.shared.locate(path, np.array([rank | chunk << 4]), CHUNK, ins, lanes=path.lanes()[:1])

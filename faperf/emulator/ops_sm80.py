@@ -13,7 +13,7 @@ from faperf.emulator.barrier import PhaseWait, WaitEach, meetings
 from faperf.emulator.batch import PURE, READ, WRITE
 from faperf.emulator.decode import Blocking, Decoder, Operation, addresses, all_addresses, blocks, handles
 from faperf.emulator.fault import NotEmulatedError
-from faperf.emulator.ops_common import in_turn_where_wrong, only, selected, spaces, together
+from faperf.emulator.ops_common import in_turn_where_wrong, only, own, selected, spaces, together
 from faperf.emulator.provenance import origins
 from faperf.emulator.ptx import Instruction
 from faperf.emulator.rounding import from_brain, halves_of
@@ -196,7 +196,9 @@ class CopyAsync:
     def do(path: Path, parts: list[CopyAsync]) -> None:
         wave, one = path.wave, parts[0]
         size, ins = one.size, one.ins
-        offset = wave.shared.locate(path, all_addresses(path, [part.to for part in parts]), size, ins)
+        to = all_addresses(path, [part.to for part in parts])
+        own(path, to, ins)
+        offset = wave.shared.locate(path, to, size, ins)
         at = all_addresses(path, [part.source for part in parts])
         if one.whole:
             where = wave.memory.locate(path, at, size, ins)
@@ -329,7 +331,7 @@ class Matrices(ABC):
         at = at.reshape(len(parts), -1, WARP)[:, :, : 8 * self.count]
         lanes = path.lanes().reshape(-1, WARP)[:, : 8 * self.count]
         space = "shared" if any(p.startswith("shared") for p in self.ins.parts) else ""
-        _, at = spaces(path, space, at, self.ins)
+        _, at = spaces(path, space, at, self.ins, lanes)
         return path.wave.shared.locate(path, at, 16, self.ins, lanes=lanes), path.wave.flat_warp[lanes[:, :1]]
 
     def run(self, path: Path) -> None:

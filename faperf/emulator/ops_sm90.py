@@ -28,7 +28,7 @@ from faperf.emulator.fault import (
 )
 from faperf.emulator.matrix import HALF, footprint, swizzled, wgmma_descriptor
 from faperf.emulator.memory import CHUNK, GLOBAL_BASE, SHARED_WINDOW, UNITS, Global
-from faperf.emulator.ops_common import only, spread, together, within
+from faperf.emulator.ops_common import only, own, spread, together, within
 from faperf.emulator.provenance import origins
 from faperf.emulator.ptx import Instruction, split_operands
 from faperf.emulator.rounding import from_brain, halves_of
@@ -93,6 +93,7 @@ def _tensor_copy(d: Decoder, ins: Instruction) -> Operation:
             box = Box(tensor, corner[index])
             _check_alignment(path, lane, tensor, int(at[index]), ins)
             if bars is None:
+                own(path, at[index : index + 1], ins, lane)
                 first = int(wave.shared.locate(path, at[index : index + 1], box.bytes, ins, lanes=lane, align=16)[0])
                 _begin_read(wave, lane, first, box.bytes, ins)
                 box.store(wave.memory, wave.shared.bytes[first : first + box.bytes], int(at[index]))
@@ -309,6 +310,7 @@ def _bulk_copy(d: Decoder, ins: Instruction) -> Operation:
                 raise DiagnosisError(MISALIGNED, f"a bulk copy of {n} bytes: no multiple of 16", ins.place)
             if inside or bars is None:
                 its = _shared(b[index : index + 1])
+                own(path, its, ins, lane)
                 near = int(wave.shared.locate(path, its, n, ins, lanes=lane, align=16)[0])
             if not inside:
                 far = int(wave.memory.locate(path, (b if load else a)[index : index + 1], n, ins, align=16)[0])
@@ -456,10 +458,14 @@ def _wgmma(d: Decoder, ins: Instruction) -> Operation:
 
     def run(path: Path) -> None:
         together(path, ins)
+        for part in [path] if path.mask is True else path.runs():
+            multiply(part)
+
+    def multiply(path: Path) -> None:
         r, wave = path.r["u32"], path.wave
         lanes = path.lanes()
         if path.mask is not True:
-            raise NotEmulatedError(f"{ins.opcode} by a part of the lanes that run together", ins.place)
+            raise NotEmulatedError(f"{ins.opcode} by a part of the lanes of a warp", ins.place)
         warps = len(lanes) // WARP
         member = wave.warp[lanes[::WARP]] % 4
         b = operand(path, path.r["u64"][right][::WARP], n, across_b)

@@ -281,6 +281,13 @@ class Path:
         """That of each lane's CTA in its cluster."""
         return self.homes % self.wave.size
 
+    def runs(self) -> list[Path]:
+        """Its lanes as paths of neighbours: those of each CTA of a cluster are apart where a warp between has another task."""
+        lanes = self.lanes()
+        return [
+            Path(self.wave, part, self.pc, None) for part in np.split(lanes, np.flatnonzero(np.diff(lanes) > 1) + 1)
+        ]
+
     def whole_warps(self) -> bool:
         """No lane of its warps is elsewhere, those that have exited or never were aside."""
         if self.mask is True:
