@@ -10,7 +10,7 @@ import pytest
 
 from faperf.history import History
 from faperf.record import Check, EmulatorVerdict
-from tests.conftest import REPOSITORY, Cli, UserProject, cli_in
+from tests.conftest import REPOSITORY, Cli, UserProject, cli_here, cli_in
 from tests.own_operation import add_matrix_product
 
 pytestmark = pytest.mark.compile
@@ -27,7 +27,7 @@ def emulated(user: UserProject) -> Cli:
     user.edit("manifests/t1.yaml", "workloads: [tiny]", "workloads: [published]")
     (user.root / "pyproject.toml").unlink()
     user.commit()
-    return cli_in(user.root)
+    return cli_here(user.root)
 
 
 def test_run_verifies_without_a_gpu_and_once(emulated: Cli, user: UserProject) -> None:
@@ -57,7 +57,7 @@ def test_several_are_emulated_at_a_time_and_say_the_same(emulated: Cli, user: Us
     user.edit("kernels/v12.cu", "cp_async_wait<2>();", "cp_async_wait<3>();")
     said = []
     for jobs in ("2", "1"):
-        assert emulated("run", "v12", "t1", "--jobs", jobs).exit_code == 5
+        assert cli_in(user.root)("run", "v12", "t1", "--jobs", jobs).exit_code == 5
         run = History(user.project).newest_run(user.git("rev-parse", "HEAD"))
         assert run is not None
         said.append({(entry.version, entry.target): entry.emulated for entry in run.entries})
