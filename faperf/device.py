@@ -240,7 +240,9 @@ def _argument(argument: ResolvedArgument, tensors: Mapping[str, Any]) -> Any:
         return tensors[argument.tensor]
     if argument.tensor_map:
         return tensor_map(tensors[argument.tensor_map], argument)
-    kinds: dict[str | None, Any] = {"i32": np.int32, "u32": np.uint32, "i64": np.int64, "u64": np.uint64}
+    kinds: dict[str | None, Any] = {
+        "i32": np.int32, "u32": np.uint32, "i64": np.int64, "u64": np.uint64, "f32": np.float32, "f64": np.float64
+    }  # fmt: skip
     return kinds[argument.type](argument.scalar or 0)
 
 

@@ -15,7 +15,7 @@ class ResolvedArgument(msgspec.Struct, frozen=True, omit_defaults=True):
     tensor_map: str | None = None
     box: list[int] | None = None
     swizzle: int = 0
-    scalar: int | None = None
+    scalar: float | int | None = None
     type: str | None = None
 
 

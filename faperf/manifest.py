@@ -62,7 +62,7 @@ class Argument(_Strict, frozen=True, kw_only=True):
     tensor_map: str | None = None
     box: list[Positive] | None = None
     swizzle: int | None = None
-    scalar: Expression | None = None
+    scalar: Expression | float | None = None
     type: str | None = None
 
     def __post_init__(self) -> None:
@@ -73,12 +73,12 @@ class Argument(_Strict, frozen=True, kw_only=True):
         if self.swizzle is not None and (self.tensor_map is None or self.swizzle not in (0, 32, 64, 128)):
             raise ValueError("swizzle goes with tensor_map and is 0, 32, 64 or 128 bytes")
         if (self.scalar is not None) != (self.type is not None):
-            raise ValueError("a scalar needs a type (i32, i64, u32, u64), and only a scalar has one")
+            raise ValueError(f"a scalar needs a type ({', '.join(SCALAR_BYTES)}), and only a scalar has one")
         if self.type is not None and self.type not in SCALAR_BYTES:
             raise ValueError(f"type '{self.type}' is not one of {', '.join(SCALAR_BYTES)}")
 
 
-SCALAR_BYTES = {"i32": 4, "u32": 4, "i64": 8, "u64": 8}
+SCALAR_BYTES = {"i32": 4, "u32": 4, "i64": 8, "u64": 8, "f32": 4, "f64": 8}
 
 
 class Launch(_Strict, frozen=True, kw_only=True):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from faperf.arithmetic import ExpressionError, evaluate
+import math
+from collections.abc import Callable, Mapping
+
+from faperf.arithmetic import ExpressionError, evaluate, evaluate_real
 from faperf.errors import ManifestError
 from faperf.launch import ResolvedArgument, ResolvedLaunch
 from faperf.manifest import SCALAR_BYTES, Argument, Expression, Launch, Version, Workload
@@ -10,6 +13,16 @@ from faperf.record import Build, KernelFacts
 
 POINTER_BYTES = 8
 TENSOR_MAP_BYTES = 128
+FLT_MAX = (2 - 2**-23) * 2.0**127
+RANGES: dict[str, tuple[float, float]] = {
+    "i32": (-(2**31), 2**31 - 1),
+    "u32": (0, 2**32 - 1),
+    "i64": (-(2**63), 2**63 - 1),
+    "u64": (0, 2**64 - 1),
+    "f32": (-FLT_MAX, FLT_MAX),
+    "f64": (-math.inf, math.inf),
+}
+"""The least and the greatest finite value of each scalar type."""
 
 
 def resolve(version: Version, workload: Workload) -> list[ResolvedLaunch]:
@@ -50,28 +63,37 @@ def _bytes(argument: ResolvedArgument) -> int:
 
 
 def _resolve_launch(version: Version, launch: Launch, workload: Workload) -> ResolvedLaunch:
+    def place(key: str) -> str:
+        return f"manifests/{version.id}.yaml, {key}, workload {workload.name}"
+
     def number(expression: Expression, key: str, least: int) -> int:
-        where = f"manifests/{version.id}.yaml, {key}, workload {workload.name}"
         try:
             value = evaluate(expression, workload.shape)
         except ExpressionError as issue:
-            raise ManifestError(str(issue), where=where) from issue
+            raise ManifestError(str(issue), where=place(key)) from issue
         if value < least:
-            raise ManifestError(f"'{expression}' gives {value}; the least is {least}", where=where)
+            raise ManifestError(f"'{expression}' gives {value}; the least is {least}", where=place(key))
         return value
 
     def triple(expressions: list[Expression], key: str) -> tuple[int, int, int]:
         x, y, z = (*(number(expression, key, 1) for expression in expressions), 1, 1, 1)[:3]
         return x, y, z
 
-    def scalar(argument: Argument) -> int | None:
+    def scalar(argument: Argument) -> float | None:
         if argument.scalar is None or argument.type is None:
             return None
-        value, bits = number(argument.scalar, "args", -(2**63)), 8 * SCALAR_BYTES[argument.type]
-        least, most = (0, 2**bits - 1) if argument.type.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        give: Callable[[float | str, Mapping[str, int]], float] = (
+            evaluate_real if argument.type.startswith("f") else evaluate
+        )
+        try:
+            value = give(argument.scalar, workload.shape)
+        except ExpressionError as issue:
+            raise ManifestError(str(issue), where=place("args")) from issue
+        least, most = RANGES[argument.type]
         if not least <= value <= most:
-            where = f"manifests/{version.id}.yaml, args, workload {workload.name}"
-            raise ManifestError(f"'{argument.scalar}' gives {value}, which {argument.type} does not hold", where=where)
+            raise ManifestError(
+                f"'{argument.scalar}' gives {value}, which {argument.type} does not hold", where=place("args")
+            )
         return value
 
     arguments = [

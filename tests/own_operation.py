@@ -49,11 +49,11 @@ MATRIX_PRODUCT = MatrixProduct()
 KERNEL = """\
 #include <cuda_fp16.h>
 
-extern "C" __global__ void matrix_product(const __half* A, const __half* B, float* C, int N, int K) {
+extern "C" __global__ void matrix_product(const __half* A, const __half* B, float* C, int N, int K, float mean) {
     int m = blockIdx.y, n = blockIdx.x * blockDim.x + threadIdx.x;
     float sum = 0;
     for (int k = 0; k < K; ++k) sum += __half2float(A[m * K + k]) * __half2float(B[k * N + n]);
-    C[m * N + n] = sum;
+    C[m * N + n] = sum * mean * K;
 }
 """
 
@@ -71,7 +71,7 @@ launches:
   - entry: matrix_product
     grid: ["N / 64", "M"]
     block: [64]
-    args: [{tensor: A}, {tensor: B}, {tensor: C}, {scalar: N, type: i32}, {scalar: K, type: i32}]
+    args: [{tensor: A}, {tensor: B}, {tensor: C}, {scalar: N, type: i32}, {scalar: K, type: i32}, {scalar: "1 / K", type: f32}]
 """
 
 WORKLOADS = """\

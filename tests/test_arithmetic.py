@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 
 import pytest
 
-from faperf.arithmetic import LIMIT, ExpressionError, evaluate
+from faperf.arithmetic import LIMIT, ExpressionError, evaluate, evaluate_real
 
 NAMES = {"B": 2, "H": 64, "S": 1000, "D": 128}
 
@@ -204,3 +205,34 @@ def test_evaluation_in_another_thread() -> None:
     thread.start()
     thread.join()
     assert answers in ([1], ["refused"])
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        (2, 2.0), (0.125, 0.125), ("1 / sqrt(D * 2)", 0.0625), ("-0.5 * H", -32.0), ("1e-3", 0.001),
+        ("S / H", 15.625), ("(B + 1) / 4 - .75", 0.0), ("2 * 3", 6.0),
+    ],
+)  # fmt: skip
+def test_real_scalars(expression: float | str, value: float) -> None:
+    assert evaluate_real(expression, NAMES) == value
+    assert isinstance(evaluate_real(expression, NAMES), float)
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ("sqrt(0 - B)", "has no finite value"), ("1 / (B - 2)", "divides by zero"), ("1e999", "has no finite value"),
+        (float("nan"), "has no finite value"), ("T * 0.5", "names T, which the workload lacks"), ("S // 3", "only + - * /"),
+        ("sqrt(B, 2)", "only + - * /"), ("B ** 2", "only + - * /"), ("open('x')", "only + - * /"),
+        ("0.5 0.5", "is not arithmetic"), ("True", "only + - * /"), ("9" * 400, "has no finite value"),
+    ],
+)  # fmt: skip
+def test_what_is_no_real_scalar(expression: float | str, said: str) -> None:
+    with pytest.raises(ExpressionError, match=re.escape(said)):
+        evaluate_real(expression, NAMES)
+
+
+def test_a_fraction_is_no_integer() -> None:
+    with pytest.raises(ExpressionError, match=r"0\.5 is no integer"):
+        evaluate(0.5, NAMES)

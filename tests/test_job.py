@@ -8,7 +8,7 @@ import pytest
 
 from faperf.errors import ManifestError
 from faperf.launch import ResolvedArgument, ResolvedLaunch, launch_digest
-from faperf.manifest import Argument, Launch, OperationUse, Tile, Version, Workload, load_manifests
+from faperf.manifest import SCALAR_BYTES, Argument, Launch, OperationUse, Tile, Version, Workload, load_manifests
 from faperf.record import Build, KernelFacts, Toolchain
 from faperf.resolve import kernel_for, resolve
 from tests.conftest import UserProject
@@ -99,14 +99,20 @@ def test_arithmetic_that_does_not_work_out(changes: dict[str, object], where: st
         ("i64", 2**63 - 1, True),
         ("u64", 2**63 - 1, True),
         ("u64", -1, False),
+        ("i32", 0.5, False),
+        ("f32", 0.5, True),
+        ("f32", 3, True),
+        ("f32", (2 - 2**-23) * 2.0**127, True),
+        ("f32", 3.5e38, False),
+        ("f64", 3.5e38, True),
     ],
 )
-def test_a_scalar_must_fit_its_type(type_: str, value: int, fits: bool) -> None:
+def test_a_scalar_must_fit_its_type(type_: str, value: float, fits: bool) -> None:
     changed = version(args=[Argument(scalar=value, type=type_)])
     if fits:
         assert resolve(changed, TINY)[0].args[0].scalar == value
     else:
-        with pytest.raises(ManifestError, match=f"which {type_} does not hold"):
+        with pytest.raises(ManifestError, match=f"which {type_} does not hold|0.5 is no integer"):
             resolve(changed, TINY)
 
 
@@ -243,9 +249,9 @@ def test_kernel_for(launch: ResolvedLaunch) -> None:
 
 
 def test_all_scalar_types_and_pointers_have_their_size() -> None:
-    arguments = [Argument(scalar=1, type=name) for name in ("i32", "u32", "i64", "u64")] + [Argument(tensor="Q")]
+    arguments = [Argument(scalar=1, type=name) for name in SCALAR_BYTES] + [Argument(tensor="Q")]
     (launch,) = resolve(version(args=arguments), TINY)
-    kernel_for(version(), launch, build(kernel(parameters=[4, 4, 8, 8, 8])))
+    kernel_for(version(), launch, build(kernel(parameters=[4, 4, 8, 8, 4, 8, 8])))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ PACKS = (ops_arithmetic, ops_data, ops_call, ops_sm80, ops_sm90, ops_cluster, op
 LANES = 8192
 """Lanes that run together, about: more make numpy's calls longer, fewer make more calls."""
 SMEM_LIMIT = 227 * 1024
-SCALARS = {"i32": "<i", "u32": "<I", "i64": "<q", "u64": "<Q"}
+SCALARS = {"i32": "<i", "u32": "<I", "i64": "<q", "u64": "<Q", "f32": "<f", "f64": "<d"}
 
 
 def cluster_of(kernel: Kernel, grid: tuple[int, int, int], cluster: tuple[int, int, int]) -> tuple[int, int, int]:
