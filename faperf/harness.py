@@ -188,7 +188,7 @@ def rerun_commits(
             remedy="faperf doctor",
         )
     changed = {
-        (row.version, row.target)
+        row.place
         for row in rows
         if row.old_build and row.new_build and row.old_build.code != row.new_build.code and gpu.runs(row.target)
     }
@@ -306,8 +306,8 @@ def emulate(
         workshop.progress.step(f"{name}: {words}", known)
         for warning in dict.fromkeys(warning for check in checks for warning in check.warnings):
             workshop.progress.say(f"{name}: warning: {warning}")
-        emulated[entry.version, entry.target] = record.replace(entry, emulated_words=str(said), emulated_errors=errors)
-    entries = [emulated.get((entry.version, entry.target), entry) for entry in outcome.run.entries]
+        emulated[entry.place] = record.replace(entry, emulated_words=str(said), emulated_errors=errors)
+    entries = [emulated.get(entry.place, entry) for entry in outcome.run.entries]
     outcome.run = record.replace(outcome.run, entries=entries)
 
 
@@ -330,6 +330,6 @@ def _completed(run: Run, before: Run | None) -> Run:
     """A partial run of a clean commit, with what it lacks from an earlier one: the same commit has the same versions."""
     if before is None or not run.partial or not run.commit or run.dirty:
         return run
-    missing = [entry for entry in before.entries if run.entry(entry.version, entry.target) is None]
+    missing = [entry for entry in before.entries if run.entry(*entry.place) is None]
     entries = sorted([*run.entries, *missing], key=lambda entry: (ladder_key(entry.version), entry.target))
     return record.replace(run, entries=entries, partial=before.partial)

@@ -20,7 +20,6 @@ from faperf.judge import (
     Finding,
     Severity,
     Status,
-    Thresholds,
     Verdict,
     acceptance,
     attribute,
@@ -33,8 +32,8 @@ from faperf.locating import Locator
 from faperf.looks import BASELINE
 from faperf.manifest import Accepted, Budgets, Version
 from faperf.measuring import side_name
-from faperf.record import EmulatorVerdict, Interval, Pair, Timing
-from faperf.trees import Ask, Place, Tree
+from faperf.record import EmulatorVerdict, Interval, Pair, Place, Timing
+from faperf.trees import Ask, Tree
 
 PINNED = "pinned"
 
@@ -48,13 +47,12 @@ class Judge:
     new: Tree
     pinned: Tree | None
     ask: Ask
-    limits: Thresholds
     found: Evidence
 
     def __post_init__(self) -> None:
         history, repository = self.workshop.history, self.workshop.repository
         assert repository is not None
-        head = repository.head()
+        self.limits, head = self.workshop.limits, repository.head()
         self.today = repository.committed(head) if head else datetime.date.today()
         self._known = silicon_of(history, informed(history, repository, self.new.outcome.run))
         self._before = silicon_of(history, informed(history, repository, self.old.outcome.run))
@@ -64,7 +62,7 @@ class Judge:
 
     def rows(self, row: DiffRow) -> list[GateRow]:
         """One row a workload that was timed; one for the version where none was."""
-        place = (row.version, row.target)
+        place = row.place
         row = record.replace(row, findings=overridden(row.findings, self._rules(place)))
         workloads: list[str | None] = [w for *where, w in self.found.timings if tuple(where) == place]
         workloads += [
@@ -74,7 +72,7 @@ class Judge:
 
     def annotated(self, row: DiffRow) -> list[GateRow]:
         """The same, with what is to be said at lines of the sources."""
-        place = (row.version, row.target)
+        place = row.place
         artifact = self.new.outcome.artifacts.get(row.new.build or "") if row.new else None
         root, nvdisasm = self.workshop.project.root, self.workshop.toolchain.nvdisasm
         locator = Locator(root, row.version, self.new.version(place), artifact, nvdisasm)
@@ -139,7 +137,7 @@ class Judge:
 
     def _is(self, side: str, place: Place) -> bool:
         job = self.found.job
-        return job is not None and (job.side(side).version, job.side(side).target) == place
+        return job is not None and job.side(side).place == place
 
     def _wrong(self, place: Place, workload: str | None) -> list[str]:
         checks = self.found.checks.get((side_name(*place), workload or ""), [])

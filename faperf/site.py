@@ -104,7 +104,7 @@ def _steps(
         run = history.load_run(file, glance=True) if file else None
         if run is None:
             continue
-        now = {(entry.version, entry.target): entry for entry in run.entries}
+        now = {entry.place: entry for entry in run.entries}
         changed: dict[tuple[str, str], int | None] = {} if run.partial else dict.fromkeys(before.keys() - now.keys())
         for place, entry in now.items():
             if before.get(place) == entry:
