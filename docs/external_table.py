@@ -1,6 +1,7 @@
 """Runs the programs of tests/external and writes what they say into docs/emulator.md: `python -m docs.external_table`.
 
-Compiles what was not compiled yet, a minute or more each. A program that cannot be built here keeps no row.
+All of them, or those that are named as arguments; the others' rows stay, and so does that of a program that cannot be built here.
+Compiles what was not compiled yet, a minute or more each; example 77 also runs for minutes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from docs.marked import EMULATOR, write_block
+from docs.marked import EMULATOR, block, write_block
 from faperf.toolchain import find_toolchain
 from tests.external.programs import PROGRAMS, Program, Run, controls_of
 
@@ -23,11 +24,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             return program.run(toolchain, Path(scratch), broken)
 
-    lines = [
-        "| program | built for | arguments | its result | warp-instructions | made wrong, and noticed |",
-        "|---|---|---|---|---|---|",
-    ]
-    for program in PROGRAMS.values():
+    made = {}
+    for program in [PROGRAMS[name] for name in sys.argv[1:]] or PROGRAMS.values():
         try:
             found = run(program)
         except subprocess.CalledProcessError:
@@ -44,10 +42,16 @@ def main() -> None:
         count = sum(int(n.replace(",", "")) for n in re.findall(r": ([\d,]+) warp-instructions", found.output))
         noticed = [broken for broken in controls_of(program) if not refused and not program.right(run(program, broken))]
         arguments = " ".join(program.arguments).replace("|", "\\|")
-        lines.append(
+        made[program.name] = (
             f"| {program.name} | {program.target} | `{arguments}` | {result} | {count:,} | {', '.join(noticed) or '–'} |"
         )
-        print(lines[-1], file=sys.stderr)
+        print(made[program.name], file=sys.stderr)
+    rows = {line[2:].partition(" | ")[0]: line for line in block(EMULATOR, "external").splitlines()} | made
+    lines = [
+        "| program | built for | arguments | its result | warp-instructions | made wrong, and noticed |",
+        "|---|---|---|---|---|---|",
+        *(rows[name] for name in PROGRAMS if name in rows),
+    ]
     write_block(EMULATOR, "external", "\n".join(lines))
 
 

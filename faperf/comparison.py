@@ -49,6 +49,10 @@ Silicon = Mapping[tuple[str, str], Measured]
 """Measured figures by (version, target)."""
 
 
+Elsewhere = Mapping[tuple[str, str], str]
+"""The commit of each (version, target) that the newest run lacks and an earlier one has."""
+
+
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """What a run knows of a version × target on one workload; `timing` is None where it was not measured."""
 

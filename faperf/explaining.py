@@ -13,14 +13,22 @@ from faperf.build import Artifact
 from faperf.building import Outcome, Selection, Step, Workshop, build_steps
 from faperf.diagnose import Diagnosis, Facts, diagnose, main_kernel
 from faperf.errors import SelectionError
-from faperf.figures import counters_of, informed, metrics_by_version, silicon_of, timings_of
+from faperf.figures import (
+    EARLIER_RUNS,
+    carry_figures,
+    counters_of,
+    informed,
+    metrics_by_version,
+    silicon_of,
+    timings_of,
+)
 from faperf.harness import run_commit
-from faperf.history import NO_GPU_CLASS, new_run
+from faperf.history import NO_GPU_CLASS, History, new_run
 from faperf.listing import Line, LoopDiff, compare, lines_of
 from faperf.manifest import Manifests, Version, load_manifests
 from faperf.operations import load_operations
 from faperf.project import Project
-from faperf.record import Build, Check
+from faperf.record import Build, Check, Run
 from faperf.toolchain import find_toolchain
 
 
@@ -80,7 +88,7 @@ def gather(workshop: Workshop, manifests: Manifests, step: Step, workload: str |
     assert entry is not None
     build, artifact = outcome.builds[entry.build or ""], outcome.artifacts[entry.build or ""]
     run = record.replace(outcome.run, entries=[entry])
-    run = informed(workshop.history, workshop.repository, run)
+    run = measured_anywhere(workshop.history, informed(workshop.history, workshop.repository, run))
     operations = load_operations(workshop.project)
     silicon = silicon_of(workshop.history, run, workload)
     measured = silicon.get((version.id, target))
@@ -113,6 +121,15 @@ def _built(workshop: Workshop, manifests: Manifests, step: Step) -> Outcome:
     for failure in outcome.failures:
         raise failure
     return outcome
+
+
+def measured_anywhere(history: History, run: Run) -> Run:
+    """`run` with what any run has of the same code: a branch's commits are no first-parent ancestors once it is merged."""
+    for run_file in history.run_files()[: -EARLIER_RUNS - 1 : -1]:
+        if all(entry.measured for entry in run.entries):
+            break
+        run = carry_figures(run, history.load_run(run_file, glance=True), history.same_code)
+    return run
 
 
 def _emulated(workshop: Workshop, build: Build) -> list[Check]:

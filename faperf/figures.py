@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from faperf import record
 from faperf.chips import chip_of
-from faperf.comparison import Figure, Measured, Silicon
+from faperf.comparison import Elsewhere, Figure, Measured, Silicon
 from faperf.history import NO_GIT, NO_GPU_CLASS, History
+from faperf.index import RunFile
 from faperf.manifest import Manifests, family_of
 from faperf.metrics import Metrics, Worth, metrics_of
 from faperf.operations import Operation
@@ -34,12 +36,15 @@ def open_repository(project: Project) -> Repository | None:
 
 
 def latest_run(history: History, repository: Repository | None) -> Run | None:
-    """The newest run of HEAD, clean or dirty; of the nearest first-parent ancestor that has one where HEAD has none."""
+    """The newest run of HEAD, clean or dirty; of the nearest first-parent ancestor that has one where HEAD has none; of a merged
+    branch where none of them has.
+    """
     if repository is None or repository.head() is None:
         return history.newest_run(None)
-    for commit in _perhaps_recorded(history, repository.first_parents()):
-        if (run := history.newest_run(commit)) is not None:
-            return run
+    for walk in (repository.first_parents, repository.ancestors):
+        for commit in _perhaps_recorded(history, walk()):
+            if (run := history.newest_run(commit)) is not None:
+                return run
     return None
 
 
@@ -196,13 +201,31 @@ def _measured_build(history: History, entry: Entry, found: list[record.Record], 
 
 def informed(history: History, repository: Repository | None, run: Run) -> Run:
     """`run`, whose entries name the figures that earlier runs have of the same code and launch: those of its commit and its
-    first-parent ancestors, newest first. Records that were pulled or imported later are found as well.
+    ancestors, newest first. Records that were pulled or imported later are found as well.
     """
     for number, earlier in enumerate(_earlier_runs(history, repository, run.commit)):
         if number >= EARLIER_RUNS or all(entry.measured for entry in run.entries if entry.build):
             break
         run = carry_figures(run, earlier, history.same_code)
     return run
+
+
+def completed(history: History, repository: Repository | None, run: Run) -> tuple[Run, Elsewhere]:
+    """A partial run with the entries that it lacks, each from the newest clean run of an ancestor that has it: who builds here
+    and measures there has half of the versions in each run. What is theirs is said, as their sources may be older.
+    """
+    have = {(entry.version, entry.target) for entry in run.entries}
+    entries, elsewhere = list(run.entries), {}
+    files = _files_of(history, repository, run.commit) if run.partial and run.commit else iter(())
+    for run_file in islice((file for file in files if not file.dirty and file.run_id != run.id), EARLIER_RUNS):
+        earlier = history.load_run(run_file, glance=True)
+        for entry in earlier.entries if earlier else ():
+            place = (entry.version, entry.target)
+            if earlier and earlier.commit and place not in have:
+                have.add(place)
+                entries.append(entry)
+                elsewhere[place] = earlier.commit
+    return record.replace(run, entries=entries), elsewhere
 
 
 def carry_figures(
@@ -220,10 +243,15 @@ def carry_figures(
 
 
 def _earlier_runs(history: History, repository: Repository | None, commit: str | None) -> Iterator[Run]:
-    ancestors = repository.first_parents(commit) if repository and commit else [NO_GIT]
+    for run_file in _files_of(history, repository, commit):
+        if run_file.path.parent.name == NO_GPU_CLASS:
+            continue  # measured nothing itself, so all that it names is found where it was measured
+        if (run := history.load_run(run_file, glance=True)) is not None:
+            yield run
+
+
+def _files_of(history: History, repository: Repository | None, commit: str | None) -> Iterator[RunFile]:
+    """The run files of a commit and its ancestors, newest first."""
+    ancestors = repository.ancestors(commit) if repository and commit else [NO_GIT]
     for ancestor in _perhaps_recorded(history, ancestors):
-        for run_file in reversed(history.run_files(ancestor)):
-            if run_file.path.parent.name == NO_GPU_CLASS:
-                continue  # measured nothing itself, so all that it names is found where it was measured
-            if (run := history.load_run(run_file, glance=True)) is not None:
-                yield run
+        yield from reversed(history.run_files(ancestor))

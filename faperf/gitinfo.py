@@ -94,6 +94,30 @@ class Repository:
 
     def first_parents(self, commit: str = "HEAD") -> Iterator[str]:
         """A commit and its first-parent ancestors, newest first; none before the first commit. Walks no further than is asked."""
+        return self._walk(commit, "--first-parent")
+
+    def ancestors(self, commit: str = "HEAD") -> Iterator[str]:
+        """A commit and all its ancestors, those of merged branches too, newest first."""
+        return self._walk(commit)
+
+    def merged(self) -> dict[str, str]:
+        """Of each ancestor of HEAD that came by a merge: the first-parent commit that brought it."""
+        lines = [line.split() for line in self._git("rev-list", "--parents", "HEAD").splitlines()]
+        parents = {commit: own for commit, *own in lines}
+        along = [commit for commit in self.first_parents() if commit in parents]
+        brought = {}
+        met = set(along)
+        for merge in reversed(along):
+            waiting = parents[merge][1:]
+            while waiting:
+                commit = waiting.pop()
+                if commit not in met and commit in parents:
+                    met.add(commit)
+                    brought[commit] = merge
+                    waiting += parents[commit]
+        return brought
+
+    def _walk(self, commit: str, *options: str) -> Iterator[str]:
         start = self.head() if commit == "HEAD" else commit
         if start is None:
             return
@@ -101,7 +125,7 @@ class Repository:
         if known:
             yield start  # many ask for no more
         with subprocess.Popen(
-            ["git", "rev-list", "--first-parent", f"--skip={int(known)}", "--end-of-options", start],
+            ["git", "rev-list", *options, f"--skip={int(known)}", "--end-of-options", start],
             cwd=self.root,
             env=_plain(),
             stdin=subprocess.DEVNULL,

@@ -19,6 +19,7 @@ import datetime
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
@@ -86,7 +87,7 @@ class History:
         """Where this machine writes."""
         return self.project.history if self.machine() else self.project.state / "history"
 
-    @property
+    @cached_property
     def _roots(self) -> list[Path]:
         return [self.project.history, self.project.state / "history"]
 
@@ -95,8 +96,7 @@ class History:
     def build(self, key: str) -> Build | None:
         """The build record of a build key, or None. A damaged file is a warning and counts as absent."""
         for root in self._roots:
-            path = root / "builds" / f"{key}.json"
-            for found in self._records(path):
+            for found in self._records(f"{root}/builds/{key}.json"):
                 if isinstance(found, Build) and found.key == key:
                     return found
         return None
@@ -149,7 +149,7 @@ class History:
         """The run record of a file, or None (with a warning) when it is damaged. At a glance, the file's other lines are not
         looked at, so nothing is said of them.
         """
-        if glance and (run := _last_record(run_file.path)) is not None:
+        if glance and (run := _last_record(f"{run_file.directory}/{run_file.name}")) is not None:
             return run
         runs = [found for found in self._records(run_file.path) if isinstance(found, Run)]
         if not runs:
@@ -166,13 +166,15 @@ class History:
                     return run
         return None
 
-    def _records(self, path: Path) -> Iterator[record.Record]:
+    def _records(self, path: Path | str) -> Iterator[record.Record]:
+        """A text where there are many: a Path takes as long to make as a record to read."""
         try:
-            lines = path.read_bytes().splitlines()
+            with open(path, "rb") as file:
+                lines = file.read().splitlines()
         except FileNotFoundError:
             return
         except OSError as error:
-            raise HistoryError(str(error), where=self.project.relative(path)) from error
+            raise HistoryError(str(error), where=self.project.relative(Path(path))) from error
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -180,7 +182,7 @@ class History:
                 yield record.decode(line)
             except HistoryError as error:
                 self._damaged_lines += 1
-                self._warn(path, f"{error.what}; line ignored ({error.remedy})", number)
+                self._warn(Path(path), f"{error.what}; line ignored ({error.remedy})", number)
 
     def _contents(self, path: Path) -> Contents:
         before = self._damaged_lines
@@ -356,10 +358,11 @@ class History:
         return next(((file, row) for file in self.reported() for row in file.rows if row.version == version), None)
 
 
-def _last_record(path: Path) -> Run | None:
+def _last_record(path: str) -> Run | None:
     """The run of a file that ends with it, as a file that was written whole does. Its other lines are not looked at."""
     try:
-        found = record.decode(path.read_bytes().rstrip().rpartition(b"\n")[2])
+        with open(path, "rb") as file:
+            found = record.decode(file.read().rstrip().rpartition(b"\n")[2])
     except (OSError, HistoryError):
         return None
     return found if isinstance(found, Run) else None

@@ -15,6 +15,7 @@ from faperf.record import External
 COLD = "nv/cold/time/gpu/mean"
 NOISE = "nv/cold/time/gpu/stdev/relative"
 SAMPLES = "nv/cold/sample_size"
+CLOCK = "nv/cold/sm_clock_rate/mean"
 BATCH = "nv/batch/time/gpu/mean"
 
 
@@ -37,6 +38,7 @@ class _State(msgspec.Struct):
     device: int | None = None
     axis_values: list[_AxisValue] | None = None
     is_skipped: bool = False
+    skip_reason: str | None = None
     summaries: list[_Summary] | None = None
 
     def figure(self, tag: str) -> float | None:
@@ -78,20 +80,16 @@ def is_nvbench(content: bytes) -> bool:
 
 def figures_in(content: bytes, versions: dict[str, str], commit: str | None, when: str) -> list[External]:
     """Every state that was measured; `versions` maps a benchmark's name to the version it is of. Raises HistoryError."""
-    try:
-        file = msgspec.json.decode(content, type=_File)
-    except msgspec.DecodeError as error:
-        raise HistoryError(f"not a file that nvbench --json wrote: {error}") from error
+    file = _decoded(content)
     devices = {device.id: device.name for device in file.devices}
-    version = file.meta.get("version", {}).get("nvbench", {})
-    tool = f"nvbench {version.get('string', '')}".strip() if isinstance(version, dict) else "nvbench"
+    tool = _tool(file)
     found = []
     for benchmark in file.benchmarks:
         for state in benchmark.states:
             cold = state.figure(COLD)
             if state.is_skipped or cold is None or cold <= 0 or benchmark.name not in versions:
                 continue
-            batch = state.figure(BATCH)
+            batch, clock = state.figure(BATCH), state.figure(CLOCK)
             found.append(
                 External(
                     schema=record.SCHEMA,
@@ -107,14 +105,34 @@ def figures_in(content: bytes, versions: dict[str, str], commit: str | None, whe
                     batch_ms=None if batch is None else batch * 1e3,
                     noise=state.figure(NOISE),
                     samples=int(state.figure(SAMPLES) or 0),
+                    clock_mhz=None if clock is None else clock / 1e6,
                 )
             )
     return found
 
 
+def _tool(file: _File) -> str:
+    """nvbench has called itself 0.1.0 for years, so what git said of it when it was built is named too."""
+    version = file.meta.get("version", {}).get("nvbench", {})
+    if not isinstance(version, dict):
+        return "nvbench"
+    built = f"({version['git_version']})" if version.get("git_version") else ""
+    return " ".join(["nvbench", *filter(None, [str(version.get("string", "")), built])])
+
+
+def skipped_in(content: bytes) -> list[str]:
+    """Why states were skipped, a reason a state. Raises HistoryError."""
+    states = [state for benchmark in _decoded(content).benchmarks for state in benchmark.states]
+    return [state.skip_reason or "no reason given" for state in states if state.is_skipped]
+
+
 def benchmark_names(content: bytes) -> list[str]:
     """Of all benchmarks in a file. Raises HistoryError."""
+    return [benchmark.name for benchmark in _decoded(content).benchmarks]
+
+
+def _decoded(content: bytes) -> _File:
     try:
-        return [benchmark.name for benchmark in msgspec.json.decode(content, type=_File).benchmarks]
+        return msgspec.json.decode(content, type=_File)
     except msgspec.DecodeError as error:
         raise HistoryError(f"not a file that nvbench --json wrote: {error}") from error

@@ -359,7 +359,7 @@ class External(_Frozen, frozen=True, kw_only=True, tag="external", tag_field="ki
     """What another tool measured of a version: one figure, by that tool's protocol, which is not ours.
 
     `id` is the digest of its file, `commit` HEAD when that was imported. `ms` is a launch on its own (nvbench's cold GPU time),
-    `batch_ms` one of many back to back, `noise` the relative standard deviation of `samples`.
+    `batch_ms` one of many back to back, `noise` the relative standard deviation of `samples`, `clock_mhz` the SMs' mean clock.
     """
 
     schema: int
@@ -375,6 +375,7 @@ class External(_Frozen, frozen=True, kw_only=True, tag="external", tag_field="ki
     batch_ms: float | None = None
     noise: float | None = None
     samples: int = 0
+    clock_mhz: float | None = None
 
 
 PROTOCOL_VERSION = 2

@@ -6,7 +6,7 @@ control, which every timing was interleaved with, where all of a series have the
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -14,7 +14,7 @@ from faperf.changepoints import METHOD, Change, Level, change_points
 from faperf.gitinfo import Repository
 from faperf.history import History
 from faperf.index import StoredTiming
-from faperf.record import Timing
+from faperf.record import Build, Entry, Run, Timing
 
 
 class Place(msgspec.Struct, frozen=True, order=True):
@@ -29,7 +29,9 @@ class Place(msgspec.Struct, frozen=True, order=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A timing at a commit. `position` counts first-parent commits from the oldest, from 0."""
+    """A timing at a commit. `position` counts first-parent commits from the oldest, from 0; that of a merged branch's commit is
+    its merge's.
+    """
 
     commit: str
     position: int
@@ -83,10 +85,62 @@ def ancestry(history: History, repository: Repository) -> list[str]:
     return newer + known
 
 
-def positions_of(first_parents: Sequence[str]) -> dict[str, tuple[int, str]]:
-    """What `series_of` takes, of first-parent commits, newest first."""
+def runs_along(history: History, first_parents: Sequence[str]) -> Iterator[tuple[str, Run]]:
+    """Of each of these commits, newest first, that has one: the newest run of its clean tree, oldest first."""
+    newest = {file.commit12: file for file in history.run_files() if not file.dirty}
+    for commit in reversed(first_parents):
+        file = newest.get(commit[:12])
+        run = history.load_run(file, glance=True) if file else None
+        if run is not None:
+            yield commit, run
+
+
+class Stand(msgspec.Struct, frozen=True):
+    """Where a version × target stood from a commit on. `build` is None where it did not build, or its record is lost."""
+
+    commit: str
+    entry: Entry
+    build: Build | None
+
+
+def stands_of(history: History, first_parents: Sequence[str], version: str) -> dict[str, list[Stand]]:
+    """By target, oldest first: the commits at which a version's code, occupancy or correctness became another. Reads a line of
+    every run.
+    """
+    found: dict[str, list[Stand]] = {}
+    for commit, run in runs_along(history, first_parents):
+        for entry in run.entries:
+            own = found.setdefault(entry.target, []) if entry.version == version else None
+            if own is None or (own and _stands_as(own[-1].entry, entry) and own[-1].entry.build == entry.build):
+                continue
+            build = history.build(entry.build) if entry.build else None
+            code = build.code if build else None
+            if (
+                not own
+                or not _stands_as(own[-1].entry, entry)
+                or (own[-1].build.code if own[-1].build else None) != code
+            ):
+                own.append(Stand(commit, entry, build))
+    return found
+
+
+def _stands_as(old: Entry, new: Entry) -> bool:
+    names = ("smem", "ctas_per_sm", "limiter", "emulated", "error")
+    return all(getattr(old, name) == getattr(new, name) for name in names)
+
+
+def positions_of(
+    first_parents: Sequence[str], stored: Iterable[StoredTiming], repository: Repository | None
+) -> dict[str, tuple[int, str]]:
+    """What `series_of` takes, of first-parent commits, newest first. Where some of `stored` were measured on a branch that was
+    merged, its commits stand at the merge.
+    """
     last = len(first_parents) - 1
-    return {commit[:12]: (last - number, commit) for number, commit in enumerate(first_parents)}
+    positions = {commit[:12]: (last - number, commit) for number, commit in enumerate(first_parents)}
+    if repository and any(one.file.commit12 not in positions and not one.file.dirty for one in stored):
+        merged = repository.merged()
+        positions |= {commit[:12]: (positions[merge[:12]][0], commit) for commit, merge in merged.items()}
+    return positions
 
 
 def _series(place: Place, found: Sequence[tuple[int, str, Timing]]) -> Series:

@@ -10,16 +10,16 @@ from pathlib import Path
 from faperf import __version__
 from faperf.chips import chip_of, memory_tb_s
 from faperf.comparison import Silicon, ladder
-from faperf.figures import builds_of, informed, latest_run, metrics_by_version, open_repository, silicon_of
+from faperf.figures import builds_of, completed, informed, latest_run, metrics_by_version, open_repository, silicon_of
 from faperf.history import History
 from faperf.index import StoredTiming
-from faperf.judge import Thresholds, thresholds_from
+from faperf.judge import thresholds_from
 from faperf.manifest import Manifests, load_manifests
 from faperf.operations import Operation, load_operations
 from faperf.project import Project
 from faperf.record import Build, Entry
 from faperf.report.pages import Content, Course, Roof, Standing, Step, Under, VersionPage, write_pages
-from faperf.series import ancestry, changes_of, positions_of, series_of
+from faperf.series import ancestry, changes_of, positions_of, runs_along, series_of
 
 
 def write_site(project: Project, history: History, into: Path) -> int:
@@ -33,6 +33,7 @@ def gather(project: Project, history: History) -> Content:
     repository, manifests, reported = open_repository(project), load_manifests(project), history.reported()
     limits = thresholds_from(project.config.thresholds)
     run = latest_run(history, repository)
+    run, elsewhere = completed(history, repository, run) if run else (None, {})
     run = informed(history, repository, run) if run else None
     builds = builds_of(history, run) if run else {}
     workloads = dict.fromkeys(name for entry in (run.entries if run else ()) for name in entry.measured)
@@ -51,13 +52,15 @@ def gather(project: Project, history: History) -> Content:
     commits = ancestry(history, repository) if repository else []
     stored = history.timings()
     steps, standings, known = _steps(history, commits, stored)
-    courses = _courses(history, commits, stored, limits)
+    found = series_of(stored, positions_of(commits, stored, repository))
+    courses = [Course(s, changes_of(history, s, limits.time_cut)) for s in found if s.points]
     described = repository.described([*steps, *_commits_of(courses, steps)]) if repository else {}
     return Content(
         project=project.root.name,
         faperf=__version__,
         made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC" + (f", commit {commits[0][:12]}" if commits else ""),
         run=run,
+        elsewhere=elsewhere,
         reported=reported,
         ladders=ladders,
         versions=[_version_page(project, manifests, name) for name in manifests.versions],
@@ -76,11 +79,6 @@ def gather(project: Project, history: History) -> Content:
     )
 
 
-def _courses(history: History, commits: list[str], stored: list[StoredTiming], limits: Thresholds) -> list[Course]:
-    found = [s for s in series_of(stored, positions_of(commits)) if s.points]
-    return [Course(series, changes_of(history, series, limits.time_cut)) for series in found]
-
-
 def _commits_of(courses: list[Course], known: Mapping[str, object]) -> list[str]:
     points = (point.commit for course in courses for point in course.series.points)
     return [commit for commit in dict.fromkeys(points) if commit not in known]
@@ -92,18 +90,13 @@ def _steps(
     """Of each recorded commit, oldest first, what stands otherwise than at the one before: (version, target) → the number of
     its standing, None where it is gone. With the standings and their builds.
     """
-    newest = {file.commit12: file for file in history.run_files() if not file.dirty}
     timings = {(t.file.run_id, t.version, t.target, t.timing.workload): t.timing for t in stored}
     numbers: dict[tuple[object, ...], int] = {}
     standings: list[Standing] = []
     builds: dict[str, Build] = {}
     before: dict[tuple[str, str], Entry] = {}
     steps: dict[str, dict[tuple[str, str], int | None]] = {}
-    for commit in reversed(commits):
-        file = newest.get(commit[:12])
-        run = history.load_run(file, glance=True) if file else None
-        if run is None:
-            continue
+    for commit, run in runs_along(history, commits):
         now = {entry.place: entry for entry in run.entries}
         changed: dict[tuple[str, str], int | None] = {} if run.partial else dict.fromkeys(before.keys() - now.keys())
         for place, entry in now.items():

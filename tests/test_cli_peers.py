@@ -87,6 +87,8 @@ def test_a_projects_own_peer(user: UserProject, faperf: Cli, gpu: Path) -> None:
     answer = faperf("peers", "t1", "--peer", "mine", "--no-counters", env=environment)
     assert answer.exit_code == 0, answer.output
     assert "check peer:mine normal tiny" in fake_gpu.log(gpu)
+    answer = faperf("peers", "t1", "--peer", "nobody", env=environment)
+    assert (answer.exit_code, "no peer 'nobody'" in answer.stderr) == (2, True)
     user.write("my_peers.py", "MINE = 1\n")
     assert "no peer at 'my_peers:MINE'" in faperf("peers", "t1", env=environment).stderr
 
@@ -102,12 +104,6 @@ def test_what_cannot_be(arguments: list[str], code: int, words: str, faperf: Cli
     answer = faperf("peers", *arguments)
     assert answer.exit_code == code
     assert words in answer.stderr
-
-
-@pytest.mark.compile
-def test_a_peer_that_is_not_there(user: UserProject, faperf: Cli, gpu: Path) -> None:
-    answer = faperf("peers", "t1", "--peer", "nobody", env=fake_gpu.install(gpu))
-    assert (answer.exit_code, "no peer 'nobody'" in answer.stderr) == (2, True)
 
 
 def test_the_seven_are_there_in_order_and_import_nothing_heavy() -> None:

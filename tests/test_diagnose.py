@@ -370,6 +370,21 @@ def test_counters_of_v13() -> None:
     assert "HMMA does 66%" in activity.claim
 
 
+def test_counters_of_two_sides_tell_which_waits_went_and_came() -> None:
+    """h22 against h21 on an H200: two consumers take turns and no longer meet at a barrier of the CTA."""
+    h21 = counted(stalls={"barrier": 1.83, "wait": 1.12, "dispatch_stall": 0.05, "selected": 1.0}, tensor_active=0.496)
+    h22 = counted(stalls={"barrier": 0.67, "wait": 1.54, "dispatch_stall": 0.06, "selected": 1.2}, tensor_active=0.556)
+    found = why(made({"counters": h22}), made({"counters": h21}))
+    less, more = named(found, "less waiting: barrier"), named(found, "more waiting: wait")
+    assert (less.effect, more.effect) == (Effect.GAIN, Effect.COST)
+    assert "1.83 → 0.67 warps per issued instruction, of 4.00 → 3.47 in all" in told(less)
+    assert "TCA 49.6% → 55.6%" in told(less)
+    assert "Interleave independent work" in more.advice
+    assert "waiting" not in " ".join(names(why(made({"counters": h21}), made({"counters": h21}))))
+    elsewhere = counted(stalls=h21.stalls, gpu="NVIDIA H100")
+    assert "waiting" not in " ".join(names(why(made({"counters": h22}), made({"counters": elsewhere}))))
+
+
 def test_counters_tell_work_done_twice_where_statics_cannot() -> None:
     old = made(
         {"counters": counted(), "counted_flops": 2**35}, path="HMMA", opcodes={"HMMA": [0, 64]}, main_loop={"HMMA": 64}

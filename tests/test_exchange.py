@@ -22,6 +22,7 @@ from tests import fake_gpu
 from tests.conftest import REPOSITORY, Cli, UserProject, cli_in
 
 NVBENCH = REPOSITORY / "tests/data/nvbench/axes.json"
+NVBENCH_TODAY = NVBENCH.with_name("softmax-h200.json")
 
 
 @pytest.fixture
@@ -89,7 +90,10 @@ def test_what_nvbench_wrote_is_a_kind_of_its_own(user: UserProject) -> None:
     faperf = cli_in(user.root)
     answer = faperf("import", str(NVBENCH), "--version", "t1")
     assert answer.exit_code == 0, answer.output
-    assert "4 figures of nvbench 0.1.0 for t1, by its protocol: .faperf/history/external/nvbench/" in answer.stdout
+    assert (
+        "4 figures of nvbench 0.1.0 (old-cmake-63-g348acbd) for t1, by its protocol: .faperf/history/external/nvbench/"
+        in answer.stdout
+    )
     first, second, *_ = History(user.project).external("t1")
     assert (first.gpu, second.gpu) == ("Quadro GV100", "Quadro GP100")
     assert first.ms == pytest.approx(1.0034715849794225)  # as nvbench's own table has it: 1.003 ms
@@ -97,13 +101,29 @@ def test_what_nvbench_wrote_is_a_kind_of_its_own(user: UserProject) -> None:
     assert first.noise == pytest.approx(0.0005782350585973689)
     assert first.samples == 499
     shown = faperf("show", "t1").stdout
-    assert "By nvbench 0.1.0 and its protocol, not by faperf's: not to be compared" in shown
+    assert "By nvbench 0.1.0 (old-cmake-63-g348acbd) and its protocol, not by faperf's: not to be compared" in shown
     assert "BlockSize=64, NumBlocks=64" in shown
     kept = list((user.root / ".faperf/history/external/nvbench").iterdir())
     before = kept[0].read_bytes()
     assert faperf("import", str(NVBENCH), "--version", "t1").exit_code == 0
     assert [path.read_bytes() for path in (user.root / ".faperf/history/external/nvbench").iterdir()] == [before]
     assert faperf("export", "csv").exit_code == 1  # nothing of ours was measured, and theirs is not ours
+
+
+def test_what_nvbench_writes_today(user: UserProject) -> None:
+    """cuda-bench 0.3.0 on an H200 (tests/data/nvbench): a state is skipped, a benchmark is not batched, samples lie beside it."""
+    faperf = cli_in(user.root)
+    answer = faperf("import", str(NVBENCH_TODAY), "--version", "t1")
+    assert answer.exit_code == 0, answer.output
+    assert "3 figures of nvbench 0.1.0 (python-0.3.0) for t1" in answer.stdout
+    assert "Left out, as nvbench skipped them: 2 states (too few rows to fill the chip)" in answer.stderr
+    small, _, once = History(user.project).external("t1")
+    assert small.axes == {"Rows": "4096", "Columns": "4096"}
+    assert (small.gpu, small.samples, once.benchmark, once.batch_ms) == ("NVIDIA H200", 6768, "softmax_once", None)
+    assert small.ms == pytest.approx(0.07397594796515683)
+    assert small.batch_ms == pytest.approx(0.07288640955151287)
+    assert small.clock_mhz == pytest.approx(1973.061786855792)
+    assert "1973 MHz" in faperf("show", "t1").stdout
 
 
 def test_whose_figures_they_are_must_be_said(user: UserProject) -> None:

@@ -92,7 +92,7 @@ class Bench:
         for known in (old, new, *([pinned] if pinned else [])):
             for build in known.outcome.builds.values():
                 self.history.save_build(build)
-        repository = SimpleNamespace(head=lambda: "c" * 40, committed=lambda commit: today, first_parents=lambda c: [c])
+        repository = SimpleNamespace(head=lambda: "c" * 40, committed=lambda commit: today, ancestors=lambda c: [c])
         workshop = cast("Workshop", SimpleNamespace(history=self.history, repository=repository, limits=LIMITS))
         names = ("t1@sm_103a", "t1@sm_103a baseline", "t1@sm_103a pinned")
         found = Evidence(

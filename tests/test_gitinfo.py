@@ -312,6 +312,10 @@ def test_first_parents_over_a_merge(project: UserProject) -> None:
     m2 = project.commit("m2")
     found = repository(project)
     assert list(found.first_parents()) == [m2, merge, m1, first]
+    side = set(found.ancestors()) - {m2, merge, m1, first}
+    assert len(side) == 2
+    assert f2 in side
+    assert found.merged() == {commit: merge for commit in side}
     assert found.commits("HEAD~3..HEAD") == [m1, merge, m2]
     assert found.commits(f"{first}..main") == [m1, merge, m2]
     assert found.commits("feature..main") == [m1, merge, m2]

@@ -18,6 +18,7 @@ from faperf import measuring, record
 from faperf.build import Artifact
 from faperf.building import Outcome, Progress, Selection
 from faperf.errors import FaperfError, HistoryError, MeasuringError, SelectionError
+from faperf.explaining import measured_anywhere
 from faperf.figures import carry_figures, silicon_of
 from faperf.frames import Ready
 from faperf.harness import import_results, run_bundle
@@ -310,6 +311,14 @@ def test_figures_against_another_build_of_the_parent_are_not_carried(history: Hi
     before = recorded(history, timing(PAIR, PAIR.tasks[0]))
     changed = record.replace(PAIR, sides=[facts.side("t1", build="new-t1"), facts.side("t2")])
     assert carried_forward(history, before, changed) == {}
+
+
+def test_explain_finds_what_was_measured_on_a_branch_that_was_merged(history: History) -> None:
+    """Its commit is no first-parent ancestor of any."""
+    recorded(history, timing(ALONE, ALONE.tasks[0]))
+    now, changed = (facts.run(facts.entry("t2", build, target="sm_90a")) for build in ("build-t2", "another"))
+    assert measured_anywhere(history, now).entries[0].measured == {"tiny": KNOWN["t2", "sm_90a", "tiny"]}
+    assert measured_anywhere(history, changed).entries[0].measured == {}
 
 
 def test_checks_alone_are_not_carried(history: History) -> None:

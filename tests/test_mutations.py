@@ -15,6 +15,7 @@ from faperf.toolchain import Toolchain
 from tests.conftest import REPOSITORY
 from tests.emulating import TCGEN05, subject_of, tcgen05_subject
 from tests.mutations import MISSED, MUTATIONS, WARNED, Mutation, found, table
+from tests.mutations_cluster import CLUSTER
 from tests.mutations_hopper import HOPPER
 from tests.mutations_ladder import LADDER
 
@@ -50,4 +51,4 @@ def test_a_mutation_is_found(mutation: Mutation, tmp_path: Path, toolchain: Tool
 
 def test_the_docs_show_the_table() -> None:
     page = (REPOSITORY / "docs" / "emulator.md").read_text(encoding="utf-8")
-    assert table([*MUTATIONS, *LADDER, *HOPPER]) in page, "run: python -m docs.mutation_table"
+    assert table([*MUTATIONS, *LADDER, *HOPPER, *CLUSTER]) in page, "run: python -m docs.mutation_table"

@@ -14,8 +14,9 @@ import pytest
 
 from faperf import record
 from faperf.device import CANNOT, LaunchError
-from faperf.errors import ConfigError
-from faperf.job import Control, Side
+from faperf.errors import ConfigError, MeasuringError
+from faperf.job import Control, Side, blank_check
+from faperf.measuring import _verify_control
 from faperf.operations import Operations
 from faperf.peers import Peer, controlled, peer_side
 from faperf.peers._bench import Loaded, PeerBench
@@ -164,6 +165,14 @@ def test_a_peer_stands_for_the_control_beside_its_own_operation(torch: Torch, mo
     assert bench.build_of(control) == "peer:mine: mine 1.0"  # figures compare through the same libraries alone
     assert bench.build_of(ours) == ours.build
     assert bench.control_of(record.replace(ours, operation="softmax")) is None
+
+
+def test_a_control_that_is_wrong_is_not_timed() -> None:
+    job = facts.job(facts.side("v1"))
+    wrong = record.replace(blank_check(job, job.sides[0], job.workloads[0], "normal", 1), failure="all of it")
+    worker: Any = SimpleNamespace(verify=lambda *_: wrong)
+    with pytest.raises(MeasuringError, match="peer:mine cannot be the control on tiny: all of it"):
+        _verify_control(job, peer_side("mine", "somewhere:MINE", job.sides[0]), worker, Operations({}))
 
 
 @pytest.mark.parametrize(("wanted", "name"), [("peer:cudnn", "peer:cuDNN"), ("peer:SDPA flash", "peer:SDPA flash")])

@@ -201,6 +201,22 @@ DECODED: dict[str, Record] = {
         noise=0.001177496193520018,
         samples=78,
     ),
+    "external-1-clock": External(
+        schema=1,
+        id="111df4a04ecb37fc25aa",
+        when="2026-11-30T00:00:00+00:00",
+        commit="c" * 40,
+        tool="nvbench 0.1.0 (python-0.3.0)",
+        version="v1",
+        benchmark="softmax",
+        axes={"Rows": "4096", "Columns": "4096"},
+        gpu="NVIDIA H200",
+        ms=0.07397594796515683,
+        batch_ms=0.07288640955151286,
+        noise=0.007756302854998502,
+        samples=6768,
+        clock_mhz=1973.061786855792,
+    ),
     "run-1-least": Run(
         schema=1,
         id="20261130T024100Z000000",
@@ -292,7 +308,7 @@ COVERED: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "peer-1": (PeerResult,),
     "run-1": (Run, Entry),
     "calibration-1": (Calibration,),
-    "external-1": (External,),
+    "external-1-clock": (External,),
 }
 
 

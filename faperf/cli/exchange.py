@@ -53,7 +53,7 @@ def _import_nvbench(project: Project, file: Path, version: str | None) -> None:
     from faperf.figures import open_repository
     from faperf.history import History, now
     from faperf.manifest import load_manifests
-    from faperf.nvbench import benchmark_names, figures_in
+    from faperf.nvbench import benchmark_names, figures_in, skipped_in
 
     content, history, manifests = file.read_bytes(), History(project), load_manifests(project)
     names = benchmark_names(content)
@@ -72,6 +72,8 @@ def _import_nvbench(project: Project, file: Path, version: str | None) -> None:
     left = [name for name in names if name not in versions]
     if left:
         note(f"Left out, as no version is called so: {', '.join(left)}")
+    if skipped := skipped_in(content):
+        note(f"Left out, as nvbench skipped them: {len(skipped)} states ({'; '.join(dict.fromkeys(skipped))})")
     say_warnings(history)
 
 

@@ -13,6 +13,7 @@ from faperf.cli.screen import complain, present, warn
 from faperf.errors import FaperfError
 
 if TYPE_CHECKING:
+    from faperf.comparison import Elsewhere
     from faperf.history import History
     from faperf.project import Project
     from faperf.record import Build, Run
@@ -80,6 +81,7 @@ def print_ladder(
     targets: tuple[str, ...],
     style: str,
     workload: str | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> None:
     from faperf.comparison import ladder as build_ladder
     from faperf.figures import silicon_of
@@ -100,7 +102,7 @@ def print_ladder(
     texts = []
     for target in chosen_targets:
         rows = build_ladder(target, manifests, chosen, builds, reported, limits, silicon)
-        texts.append(ladder_text(rows, target, chosen, reported, style))
+        texts.append(ladder_text(rows, target, chosen, reported, style, elsewhere or {}))
     joined = f"[{', '.join(texts)}]" if style == "json" and len(texts) > 1 else "\n\n".join(texts)
     present(joined, style)
     others = [target for target in known if target not in chosen_targets]

@@ -23,6 +23,7 @@ from faperf.cli.shared import (
 )
 
 if TYPE_CHECKING:
+    from faperf.comparison import Elsewhere
     from faperf.listing import LoopDiff
 
 
@@ -48,12 +49,13 @@ def ladder(directory: Path, target: str | None, commit: str | None, workload: st
       faperf ladder --target sm_90a --format markdown
     """
     from faperf.errors import SelectionError
-    from faperf.figures import builds_of, informed, latest_run, open_repository
+    from faperf.figures import builds_of, completed, informed, latest_run, open_repository
     from faperf.history import History
     from faperf.manifest import check_workloads, load_manifests
 
     project = open_project(directory)
     history, repository = History(project), open_repository(project)
+    elsewhere: Elsewhere = {}
     if commit:
         if repository is None:
             raise SelectionError("there is no git repository here, so there are no commits")
@@ -62,12 +64,13 @@ def ladder(directory: Path, target: str | None, commit: str | None, workload: st
             raise SelectionError(f"no record of {commit}", remedy=f"faperf run --commits {commit}~1..{commit}")
     else:
         chosen = latest_run(history, repository)
+        chosen, elsewhere = completed(history, repository, chosen) if chosen else (None, {})
     if workload:
         there = [name for entry in (chosen.entries if chosen else []) for name in entry.launches]
         check_workloads([workload], [*load_manifests(project, history.index).workloads, *there])
     chosen = informed(history, repository, chosen) if chosen else None
     builds = builds_of(history, chosen) if chosen else {}
-    print_ladder(project, history, chosen, builds, (target,) if target else (), style, workload)
+    print_ladder(project, history, chosen, builds, (target,) if target else (), style, workload, elsewhere)
     say_warnings(history)
 
 
@@ -184,6 +187,7 @@ def show(directory: Path, version: str, style: str) -> None:
     from faperf.errors import SelectionError
     from faperf.figures import (
         builds_of,
+        completed,
         informed,
         latest_run,
         open_repository,
@@ -206,6 +210,7 @@ def show(directory: Path, version: str, style: str) -> None:
         )
     repository = open_repository(project)
     newest = latest_run(history, repository)
+    newest = completed(history, repository, newest)[0] if newest else None
     newest = informed(history, repository, newest) if newest else None
     builds = builds_of(history, newest) if newest else {}
     found = [e for e in newest.entries if e.version == version] if newest else []
@@ -235,6 +240,7 @@ def show(directory: Path, version: str, style: str) -> None:
 @click.option("--workload", metavar="NAME", help="Only timings on this workload.")
 @click.option("--class", "machine_class", metavar="NAME", help="Only timings of this machine class.")
 @click.option("--regime", metavar="NAME", help="Only timings of this regime: burst or sustained.")
+@click.option("--static", is_flag=True, help="Registers, spills and occupancy alone, also where its time was measured.")
 @click.option(
     "--last", metavar="N", type=click.IntRange(min=1), default=20, show_default=True, help="How many to list."
 )
@@ -247,24 +253,27 @@ def history(
     workload: str | None,
     machine_class: str | None,
     regime: str | None,
+    static: bool,
     last: int,
     style: str,
 ) -> None:
     """The time of VERSION over first-parent commits, and the commits at which it changed.
 
-    Of several series that fit, the one that was measured last is shown, and the others are named.
+    Of several series that fit, the one that was measured last is shown, and the others are named. Where no time was measured, the
+    static facts are shown: the commits at which the code, its occupancy or its correctness became another.
 
     \b
     Example:
       faperf history v13
+      faperf history v20 --target sm_103a --static
       faperf history v13 --workload published --class nvidia-h200-700w-140gib --last 50
     """
     from faperf.errors import SelectionError
     from faperf.figures import open_repository
     from faperf.history import History
     from faperf.judge import thresholds_from
-    from faperf.report.course import course_text
-    from faperf.series import ancestry, changes_of, positions_of, series_of
+    from faperf.report.course import course_text, seen_of, stands_text
+    from faperf.series import ancestry, changes_of, positions_of, series_of, stands_of
 
     project = open_project(directory)
     records, repository = History(project), open_repository(project)
@@ -272,23 +281,34 @@ def history(
         raise SelectionError("there is no git repository here, so there are no commits")
     commits = ancestry(records, repository)
     wanted = {"target": target, "workload": workload, "machine": machine_class, "regime": regime}
-    everything = [s for s in series_of(records.timings(version), positions_of(commits)) if s.points]
+    stored = records.timings(version)
+    everything = [s for s in series_of(stored, positions_of(commits, stored, repository)) if s.points]
     fitting = [s for s in everything if all(v in (None, getattr(s.place, k)) for k, v in wanted.items())]
+    if static or (not fitting and not (workload or machine_class or regime)):
+        stands = stands_of(records, commits, version)
+        own = {name: found for name, found in stands.items() if target in (None, name)}
+        if own:
+            shown = [stand.commit for found in own.values() for stand in found[-last:]]
+            limits = thresholds_from(project.config.thresholds)
+            present(stands_text(version, own, repository.described(shown), limits, last, style), style)
+            say_warnings(records)
+            return
     if not fitting:
         there = "; ".join(
             f"{s.place.target}, {s.place.workload}, {s.place.machine}, {s.place.regime}" for s in everything
         )
-        what = f"no timing of '{version}'" + (" of that kind" if everything else " at a first-parent commit of HEAD")
-        remedy = (
-            f"there are: {there}"
-            if everything
-            else "faperf run, on a machine with a GPU; faperf list names the versions"
-        )
+        none = f"no record of '{version}' at a commit of HEAD's line or of what was merged into it"
+        what = f"no timing of '{version}' of that kind" if everything else none
+        remedy = f"there are: {there}" if everything else "faperf run; faperf list names the versions"
         raise SelectionError(what, remedy=remedy)
     chosen = max(fitting, key=lambda s: s.points[-1].position)
     changes = changes_of(records, chosen, thresholds_from(project.config.thresholds).time_cut)
-    shown = [point.commit for point in chosen.points[-last:]] + [chosen.points[change.at].commit for change in changes]
-    click.echo(course_text(chosen, changes, repository.described(shown), fitting, last, style))
+    newest = chosen.points[-last:]
+    shown = [point.commit for point in newest] + [chosen.points[change.at].commit for change in changes]
+    counters = [c for c in records.counters() if c.workload == chosen.place.workload]
+    builds = {point.timing.build for point in newest}
+    seen = {key: seen_of(records.build(key), [c for c in counters if c.build == key]) for key in builds}
+    click.echo(course_text(chosen, changes, repository.described(shown), fitting, seen, last, style))
     say_warnings(records)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from faperf.chips import path_generation
 from faperf.diagnose.compiler import block_of_ld_red, messages, spill_evidence, spills, toolchain
+from faperf.diagnose.counted import waits
 from faperf.diagnose.facts import Cause, Effect, Facts
 from faperf.judge import Rule, Severity, Thresholds, compare_static, less_accurate
 from faperf.record import KernelFacts
@@ -347,6 +348,6 @@ def _percent(log_ratio: float) -> str:
 
 COMPARING = (
     messages, toolchain, block_of_ld_red, work_twice, uniformity, path, partly, ctas, specialised, shared_traffic,
-    accuracy, gains, clock,
+    accuracy, gains, clock, waits,
 )  # fmt: skip
 """What is looked for between two sides; `rest` comes behind."""

@@ -5,7 +5,8 @@
     decode     an instruction → a Python closure over the lanes of a path; by the op packs `ops_*`
     state      registers of a wave of CTAs, and the paths (lanes at one program counter) that run through them
     memory     global and shared memory with what is known of each byte: in bounds, written, by whom, seen by whom
-    barrier    mbarriers, and the barriers of a CTA
+    cluster    what CTAs do in each other's shared memory
+    barrier    mbarriers, and the barriers of a CTA and of a cluster
     transactions  the bytes that mbarriers expect, and those that are copied to them
     schedule   which path runs next, when a transfer lands, what stands still
     matrix     matrices in shared memory, as descriptors name them
@@ -14,7 +15,7 @@
 Needs numpy; this module does not, so that a command may ask for VERSION and SCHEDULES alone.
 """
 
-VERSION = 10
+VERSION = 11
 """Part of every kept verdict: raise it when a result or a diagnosis may change."""
 
 LOCKSTEP = "lockstep"

@@ -13,8 +13,11 @@ import numpy as np
 from faperf.emulator.fault import BAD_BARRIER, DIVERGENT, EXPECT_TX, RACE, DiagnosisError
 from faperf.emulator.overrun import Waiters
 from faperf.emulator.ptx import Instruction
-from faperf.emulator.state import BARRIER_AGENTS, WARP, Array, Path, Wave
+from faperf.emulator.state import BARRIER_AGENTS, RANK_BIT, WARP, Array, Path, Wave
 from faperf.emulator.transactions import Ledger
+
+CLUSTER = -1 << 20
+"""The cluster's barrier, among those of the CTAs."""
 
 
 class Counter:
@@ -23,6 +26,7 @@ class Counter:
     def __init__(self, wave: Wave, slot: int, waiters: Waiters | None = None) -> None:
         count = len(wave.ctas)
         self.waiters = waiters
+        self.init = ""
         self.slot = slot
         self.whole = False
         self.live = np.zeros(count, bool)
@@ -87,6 +91,7 @@ class Barriers:
             counter.bytes[ctas] = 0
             counter.phase[ctas] = 0
             counter.ledger.reset(ctas)
+            counter.init = ins.place
             counter.waiters = Waiters(self.wave, at)
 
     def invalidate(self, path: Path, address: Array, ins: Instruction) -> None:
@@ -101,8 +106,8 @@ class Barriers:
         if warps is not None and (self.wave.clocks[warps, counter.maker[ctas]] < counter.made[ctas]).any():
             raise DiagnosisError(
                 RACE,
-                f"mbarrier {address:#x} is used by a warp that was not told of its initialisation by warp "
-                f"{int(counter.maker[ctas][0])}: no barrier between",
+                f"mbarrier {address:#x} is used by a warp that was not told of its initialisation by "
+                f"{self.wave.warp_name(int(counter.maker[ctas][0]))}: no barrier between",
                 ins.place,
             )
         return counter
@@ -170,9 +175,10 @@ class Barriers:
         self.wave.scheduler.moved += 1
 
     def hold_to_bytes(self, slot: int | None = None, stuck: str = "") -> None:
-        """Raises DiagnosisError where a phase of a barrier (those of an agent's `slot`) expected other bytes than were copied.
+        """Something is wrong: raises DiagnosisError where it is that a phase expected other bytes than were copied to it.
 
-        `stuck` says how the kernel has locked up, where it has: then a phase that lacks nothing but bytes expected too many.
+        Of the barriers of an agent's `slot`, where that is given. `stuck` says how the kernel has locked up, where it has: then a
+        phase that lacks nothing but bytes expected too many.
         """
         for at, counter in self._mbarriers.items():
             if slot is not None and counter.slot % BARRIER_AGENTS != slot % BARRIER_AGENTS:
@@ -183,26 +189,42 @@ class Barriers:
                 if stuck and counter.pending[cta] == 0 and counter.bytes[cta] and ledger.expect[cta] >= 0:
                     wrong = wrong or bool(ledger.copied[cta])
                 if wrong:
-                    what, where = ledger.describe(cta, at, self.wave.program.kernel)
-                    who = f" of CTA {self.wave.ctas[cta]}" if len(self.wave.ctas) > 1 else ""
-                    raise DiagnosisError(EXPECT_TX, f"{what}{who}{stuck and '; '}{stuck}", where)
+                    self._expected_otherwise(counter, at, cta, stuck)
+
+    def finish(self) -> None:
+        """The wave is over. Raises DiagnosisError where bytes were copied that no phase expected."""
+        for at, counter in self._mbarriers.items():
+            for cta in np.flatnonzero(counter.live & (counter.bytes < 0)).tolist():
+                self._expected_otherwise(counter, at, cta)
+
+    def _expected_otherwise(self, counter: Counter, at: int, cta: int, stuck: str = "") -> None:
+        what, where = counter.ledger.describe(cta, at, self.wave.program.kernel)
+        wave, home = self.wave, cta * self.wave.size + (at >> RANK_BIT)
+        who = f" of CTA {wave.place_of(home)}" if len(wave.ctas) * wave.size > 1 else ""
+        raise DiagnosisError(EXPECT_TX, f"{what}{who}{stuck and '; '}{stuck}", where)
 
     # ── the barriers of a CTA ──
 
-    def sync(self, path: Path, number: int, threads: Array | None, ins: Instruction, wait: bool) -> Any:
-        """Arrive at barrier `number` of the CTA; gives the wait for the others, if there is to be one."""
+    def sync(
+        self, path: Path, key: int, threads: Array | None, ins: Instruction, wait: bool, relaxed: bool = False
+    ) -> Any:
+        """Arrive at the barrier `key` (`meetings`, or CLUSTER); gives the wait for the others, if there is to be one.
+
+        `relaxed` tells only what the last fence has covered.
+        """
+        number, rank = (key, None) if key == CLUSTER else divmod(key, self.wave.size)
         if not path.whole_warps():
             raise DiagnosisError(
                 DIVERGENT,
                 f"{path.wave.name_of(int(path.lanes()[0]))} comes to barrier {number} without some of its lanes",
                 ins.place,
             )
-        counter = self._cta.setdefault(number, Counter(self.wave, 0))
+        counter = self._cta.setdefault(key, Counter(self.wave, 0))
         warps, first = np.unique(path.flat_warps, return_index=True)
         ctas = path.ctas[first]
         counter.live[ctas] = True
         counter.whole = threads is None
-        whole = threads[first].astype(np.int64) if threads is not None else self._present(ctas)
+        whole = threads[first].astype(np.int64) if threads is not None else self._present(ctas, rank)
         expected = -(-whole // WARP)
         fresh = counter.pending[ctas] == counter.count[ctas]
         if (~fresh & (counter.count[ctas] != expected)).any():
@@ -220,29 +242,35 @@ class Barriers:
             raise DiagnosisError(
                 DIVERGENT, f"more warps come to barrier {number} than its {int(whole.max())} threads", ins.place
             )
-        self.release(counter, warps)
+        if relaxed:
+            np.maximum.at(counter.gathered, ctas, self.wave.released[warps])
+        else:
+            self.release(counter, warps)
         counter.pending -= arrived
         counter.complete()
         self.wave.scheduler.moved += 1
         return CtaWait(counter, number, path, phase, ins) if wait else None
 
-    def cta(self, number: int) -> Counter | None:
-        """A barrier of the CTA that somebody has come to."""
-        return self._cta.get(number)
+    def cluster(self) -> Counter | None:
+        """That of the cluster, if somebody has come to it."""
+        return self._cta.get(CLUSTER)
 
-    def _present(self, ctas: Array) -> Array:
-        """The threads of the warps that have not exited."""
+    def _present(self, ctas: Array, rank: int | None) -> Array:
+        """The threads of the warps of a CTA (without a rank: of a cluster) that have not exited."""
         wave = self.wave
-        gone = (wave.exited | ~wave.exists).reshape(-1, WARP).all(1).reshape(wave.warps, -1).sum(0)
-        present: Array = (wave.warps - gone[ctas]) * WARP
+        gone = (wave.exited | ~wave.exists).reshape(-1, WARP).all(1).reshape(wave.warps, -1)
+        if rank is not None:
+            gone = gone[rank * wave.cta_warps : (rank + 1) * wave.cta_warps]
+        present: Array = (len(gone) - gone.sum(0)[ctas]) * WARP
         return present
 
     def exited(self, warps: Array) -> None:
         """Warps that have ended are not waited for at a barrier for all threads of the CTA."""
-        ctas = warps % len(self.wave.ctas)
-        for counter in self._cta.values():
+        count, ranks = len(self.wave.ctas), self.wave.home_of_warp[warps] % self.wave.size
+        for key, counter in self._cta.items():
             if counter.whole:
-                begun = np.bincount(ctas, minlength=len(self.wave.ctas)) * (counter.pending < counter.count)
+                its = warps if key == CLUSTER else warps[ranks == key % self.wave.size]
+                begun = np.bincount(its % count, minlength=count) * (counter.pending < counter.count)
                 counter.pending -= begun
                 counter.count -= begun
                 counter.complete()
@@ -268,10 +296,8 @@ class CtaWait:
 
     def describe(self, path: Path) -> str:
         cta = int(path.ctas[0])
-        return (
-            f"at barrier {self.number} of the CTA, where {int(self.counter.pending[cta])} of "
-            f"{int(self.counter.count[cta])} warps are missing"
-        )
+        which = "the cluster's barrier" if self.number == CLUSTER else f"barrier {self.number} of the CTA"
+        return f"at {which}, where {int(self.counter.pending[cta])} of {int(self.counter.count[cta])} warps are missing"
 
 
 class WaitEach:
@@ -362,14 +388,22 @@ class PhaseWait:
         counter = path.wave.barriers.mbarrier(int(self.address[lanes[0]]), path.ctas[:1], self.ins)
         wanted, flat = int(self.wanted[lanes[0]]), int(path.flat_warps[0])
         what = f"parity {wanted}" if self.by_parity else f"phase {wanted}"
+        whose = f" of CTA {path.wave.place_of(int(path.homes[0]))}" if path.wave.size > 1 else ""
         missed = ""
         if self.by_parity and counter.waiters is not None:
             missed = counter.waiters.missed(flat, wanted, int(counter.phase[cta]))
+        counted = f" (its count, {counter.init})" if counter.pending[cta] else ""
         return (
-            f"for {what} of mbarrier {int(self.address[lanes[0]]):#x}, which is in phase {int(counter.phase[cta])} with "
-            f"{int(counter.pending[cta])} of {int(counter.count[cta])} arrivals and {int(counter.bytes[cta])} bytes missing"
-            f"{missed}"
+            f"for {what} of mbarrier {int(self.address[lanes[0]]):#x}{whose}, which is in phase {int(counter.phase[cta])} with "
+            f"{int(counter.pending[cta])} of {int(counter.count[cta])} arrivals{counted} and "
+            f"{int(counter.bytes[cta])} bytes missing{missed}"
         )
+
+
+def meetings(path: Path, numbers: Array) -> list[tuple[int, Path]]:
+    """For barriers of the CTA that the lanes of a path come to: (key for `sync`, a path of those who come there)."""
+    keys = numbers.astype(np.int64) * path.wave.size + path.ranks if path.wave.size > 1 else numbers
+    return [(key, Path(path.wave, path.lanes()[which], 0, None)) for key, which in by_value(keys)]
 
 
 def by_value(values: Array) -> list[tuple[int, Any]]:

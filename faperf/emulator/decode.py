@@ -92,6 +92,8 @@ class Program:
     global_rows: list[tuple[int, str]] = field(default_factory=list)
     meetings: list[int] = field(default_factory=list)
     """For each instruction, how many before it in its block make the lanes of a warp meet."""
+    shared_rows: list[tuple[int, int]] = field(default_factory=list)
+    """(bits, row) of the constants that are shared addresses."""
 
 
 MEETINGS = {"fence", "membar", "atom", "red", "match"}
@@ -129,6 +131,7 @@ class Decoder:
         self._symbols: dict[str, int] = {}
         self._globals: list[Variable] = []
         self._global_rows: list[tuple[int, str]] = []
+        self._shared_rows: dict[tuple[int, int], None] = {}
         self._parameters: dict[str, tuple[int, int]] = {}
         offset = 0
         for name, size, align in kernel.parameters:
@@ -158,6 +161,7 @@ class Decoder:
             shared = -(-shared // variable.align) * variable.align
         for variable in dynamic:
             self._symbols[variable.name] = shared
+        self._shared = {v.name for v in [*self.module.variables, *self.kernel.variables] if v.space == "shared"}
         self._dynamic, self._local = shared, local
 
     def program(self) -> Program:
@@ -192,7 +196,7 @@ class Decoder:
         rows = {bits: len(names) for bits, names in self._rows.items()}
         return Program(
             self.kernel, rows, self._constants, self._specials, code, self._dynamic, self._local, self._globals,
-            self._global_rows, meetings,
+            self._global_rows, meetings, [*self._shared_rows],
         )  # fmt: skip
 
     # ── instructions ──
@@ -338,10 +342,14 @@ class Decoder:
                 names[text] = len(names)
                 self._specials[bits, names[text]] = text
             return names[text]
-        if text in self._symbols or text in self._parameters:
-            window = 0 if text in self._symbols else PARAM_WINDOW
-            value = window + (self._symbols[text] if text in self._symbols else self._parameters[text][0])
-            return self.constant_row(value, bits)
+        if text in self._parameters:
+            return self.constant_row(PARAM_WINDOW + self._parameters[text][0], bits)
+        if text in self._symbols and text not in self._shared:
+            return self.constant_row(self._symbols[text], bits)
+        if text in self._symbols:
+            row = self.constant_row(self._symbols[text], bits, "shared")
+            self._shared_rows.setdefault((bits, row))
+            return row
         if any(variable.name == text for variable in self._globals) and bits == 64:
             if text not in names:
                 names[text] = len(names)
@@ -360,12 +368,12 @@ class Decoder:
         names = self._rows[bits]
         return names.setdefault(text, len(names))
 
-    def constant_row(self, value: int, bits: int) -> int:
+    def constant_row(self, value: int, bits: int, kind: str = "constant") -> int:
         names = self._rows[bits]
-        if ("constant", value) not in names:
-            names["constant", value] = len(names)
-            self._constants[bits, names["constant", value]] = value
-        return names["constant", value]
+        if (kind, value) not in names:
+            names[kind, value] = len(names)
+            self._constants[bits, names[kind, value]] = value
+        return names[kind, value]
 
     def constant(self, row: int, bits: int) -> int | None:
         """What a row always holds, if it is a constant's."""

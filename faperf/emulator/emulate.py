@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -10,23 +11,43 @@ from typing import Any
 
 import numpy as np
 
-from faperf.emulator import LOCKSTEP, ops_arithmetic, ops_call, ops_data, ops_sm80, ops_sm90, ops_sm100
+from faperf.emulator import (
+    LOCKSTEP,
+    ops_arithmetic,
+    ops_call,
+    ops_cluster,
+    ops_data,
+    ops_sm80,
+    ops_sm90,
+    ops_sm100,
+    ops_sm100_mma,
+)
 from faperf.emulator.decode import Program, decode
 from faperf.emulator.fault import NotEmulatedError
 from faperf.emulator.memory import Global
 from faperf.emulator.ops_sm90 import MAP_MAGIC, TensorMap
 from faperf.emulator.provenance import Origins
-from faperf.emulator.ptx import Instruction, Module
+from faperf.emulator.ptx import Instruction, Kernel, Module
 from faperf.emulator.schedule import Scheduler
-from faperf.emulator.state import Path, Wave
+from faperf.emulator.state import CLOCK_BITS, Path, Wave
 from faperf.launch import ResolvedArgument, ResolvedLaunch
 
-PACKS = (ops_arithmetic, ops_data, ops_call, ops_sm80, ops_sm90, ops_sm100)
+PACKS = (ops_arithmetic, ops_data, ops_call, ops_sm80, ops_sm90, ops_cluster, ops_sm100, ops_sm100_mma)
 """Importing a pack registers its opcodes."""
 LANES = 4096
 """Lanes that run together, about: more make numpy's calls longer, fewer make more calls."""
 SMEM_LIMIT = 227 * 1024
 SCALARS = {"i32": "<i", "u32": "<I", "i64": "<q", "u64": "<Q"}
+
+
+def cluster_of(kernel: Kernel, grid: tuple[int, int, int], cluster: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The clusters that a launch has: its own, or those that the kernel was compiled for. Raises NotEmulatedError."""
+    if kernel.cluster != (1, 1, 1) and cluster not in ((1, 1, 1), kernel.cluster):
+        raise NotEmulatedError(f"a launch in clusters of {cluster} of a kernel that was compiled for {kernel.cluster}")
+    cluster = kernel.cluster if cluster == (1, 1, 1) else cluster
+    if any(size % part for size, part in zip(grid, cluster, strict=True)):
+        raise NotEmulatedError(f"a grid of {grid} in clusters of {cluster}, which do not divide it")
+    return cluster
 
 
 class Device:
@@ -84,20 +105,19 @@ class Device:
     ) -> None:  # fmt: skip
         """A launch as the driver takes it: the bytes of each parameter, and shapes in CTAs and threads."""
         program = self.program(entry)
-        if cluster != (1, 1, 1):
-            raise NotEmulatedError(f"a cluster of {cluster} CTAs")
+        cluster = cluster_of(program.kernel, grid, cluster)
         parameters = bytearray()
         for content, (_, size, align) in zip(arguments, program.kernel.parameters, strict=True):
             parameters += bytes(-len(parameters) % align) + content + bytes(size - len(content))
-        x, y, z = grid
-        ctas = [(i, j, k) for k, j, i in product(range(z), range(y), range(x))]
-        if sample is not None and sample < len(ctas):
-            ctas = [ctas[n] for n in sorted(random.Random(seed).sample(range(len(ctas)), sample))]
-        together = max(1, LANES // (-(-block[0] * block[1] * block[2] // 32) * 32))
+        (x, y, z), (cx, cy, cz), size = grid, cluster, math.prod(cluster)
+        ctas = [(i, j, k) for k, j, i in product(range(0, z, cz), range(0, y, cy), range(0, x, cx))]
+        if sample is not None and sample < len(ctas) * size:
+            ctas = [ctas[n] for n in sorted(random.Random(seed).sample(range(len(ctas)), max(1, sample // size)))]
+        together = max(1, LANES // (-(-block[0] * block[1] * block[2] // 32) * 32 * size))
         kept = Origins(self.memory) if self.follows_origins else None
         wave: Wave | None = None
         for first in range(0, len(ctas), together):
-            wave = Wave(program, ctas[first : first + together], grid, block, self.memory, smem, wave)
+            wave = Wave(program, ctas[first : first + together], grid, block, self.memory, smem, wave, cluster)
             wave.extra["parameters"], wave.extra["maps"] = bytes(parameters), self._maps
             wave.extra["exact_sums"], wave.extra["origins"] = self.exact_sums, kept
             for row, name in program.global_rows:
@@ -106,9 +126,11 @@ class Device:
             scheduler.traced = self.trace
             try:
                 scheduler.run()
-                wave.barriers.hold_to_bytes()
+                wave.barriers.finish()
                 if "tmem" in wave.extra:
                     wave.extra["tmem"].finish()
+                if int(wave.clocks.max()) >> CLOCK_BITS:
+                    raise NotEmulatedError(f"a warp that comes to barriers more than {1 << CLOCK_BITS:,} times")
             finally:
                 self.executed += wave.executed
                 self.warnings |= wave.warnings
@@ -136,5 +158,6 @@ class Device:
 
     def encode(self, tensor: TensorMap) -> bytes:
         """128 bytes that kernels of this device know as the tensor map."""
-        self._maps.append(tensor)
-        return (MAP_MAGIC + struct.pack("<I", len(self._maps) - 1)).ljust(128, b"\0")
+        if tensor not in self._maps:
+            self._maps.append(tensor)
+        return (MAP_MAGIC + struct.pack("<I", self._maps.index(tensor))).ljust(128, b"\0")

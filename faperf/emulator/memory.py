@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from faperf.emulator.cluster import Visits
 from faperf.emulator.fault import MISALIGNED, MISSING_WAIT, OUT_OF_BOUNDS, RACE, UNINITIALISED, DiagnosisError
 from faperf.emulator.ptx import Instruction
-from faperf.emulator.state import BARRIER_AGENTS, COPY, FIRST_BARRIER, TENSOR, WARP, Array, Path
+from faperf.emulator.state import BARRIER_AGENTS, CLOCK_BITS, COPY, FIRST_BARRIER, RANK_BIT, TENSOR, WARP, Array, Path
 
 if TYPE_CHECKING:
     from faperf.emulator.state import Wave
@@ -26,7 +27,6 @@ GUARD = 4096
 SHARED_START = 1024
 """Shared memory of a CTA begins with a KiB of the system's."""
 UNITS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-CLOCK_BITS = 24
 
 
 class Global:
@@ -147,7 +147,7 @@ class Shared:
         self.wave, self.dynamic = wave, dynamic
         self.end = wave.program.dynamic_smem + dynamic
         self.size = -(-self.end // 1024) * 1024
-        total = self.size * len(wave.ctas)
+        total = self.size * len(wave.ctas) * wave.size
         self.bytes = np.zeros(total, np.uint8)
         self.written = np.zeros(total // 4, np.uint8)  # a bit a byte
         self.stamp = np.zeros(total // 4, np.int32)  # agent << CLOCK_BITS | clock of the last write
@@ -162,8 +162,9 @@ class Shared:
         self.lane = np.zeros(
             total // 4, np.uint8
         )  # the lane that stored last, in its warp's `moment`; -1: not followed
-        self.moment = np.full(total // 4, -1, np.int64)
+        self.moment = np.full(total // 4, -1, np.int32)
         self._flat_clocks = wave.clocks.reshape(-1)
+        self.visits: Visits | None = Visits(wave) if wave.size > 1 else None
 
     def view(self, size: int, count: int) -> Array:
         return self.bytes.view(UNITS[size]).reshape(-1, count)
@@ -172,10 +173,18 @@ class Shared:
         self.view(size, count)[offset // (size * count)] = values
 
     def locate(
-        self, path: Path, address: Array, size: int, ins: Instruction, align: int | None = None, lanes: Array | None = None
+        self, path: Path, address: Array, size: int, ins: Instruction, align: int | None = None, lanes: Array | None = None,
+        later: bool = False,
     ) -> Array:  # fmt: skip
-        """Offsets of `size` bytes at shared addresses of the path's lanes, or of `lanes`. Raises DiagnosisError."""
+        """Offsets of `size` bytes at shared addresses of the path's lanes, or of `lanes`. Raises DiagnosisError.
+
+        `later`: for an asynchronous agent.
+        """
         offset = address.astype(np.int64)
+        if self.visits is not None:
+            home, offset = self.visits.locate(path, offset, ins, lanes, later)
+        else:
+            home = path.ctas if lanes is None else self.wave.cta[lanes]
         if offset.min() < SHARED_START or offset.max() > self.end - size:
             inside = (offset >= SHARED_START) & (offset <= self.end - size)
             which = int(np.argmin(inside))
@@ -188,7 +197,7 @@ class Shared:
             )
         if int(np.bitwise_or.reduce(offset, axis=None)) & ((align or size) - 1):
             raise DiagnosisError(MISALIGNED, misaligned(path, address, align or size, "shared", lanes), ins.place)
-        offset += (path.ctas if lanes is None else self.wave.cta[lanes]) * self.size
+        offset += home * self.size
         return offset
 
     # ── who knows of what ──
@@ -236,10 +245,12 @@ class Shared:
     def check_lanes(self, path: Path, offset: Array, size: int, moment: Array, ins: Instruction) -> None:
         """What another lane of a warp stored, a lane may read after they have met. Raises DiagnosisError."""
         words = (offset >> 2)[..., None] + np.arange(size // 4)
-        warps = path.flat_warps
+        now = self.moment.take(words) == moment[..., None]
+        if not now.any():
+            return
+        warps, lanes = path.flat_warps, path.lanes() % WARP
         own = (self.stamp[words] >> CLOCK_BITS) == (warps // len(self.wave.ctas))[:, None]
-        lanes = path.lanes() % WARP
-        wrong = own & (self.moment[words] == moment[..., None]) & (self.lane[words] != lanes[:, None])
+        wrong = now & own & (self.lane[words] != lanes[:, None])
         if wrong.any():
             at = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
             word, reader = int(words[at]), int(at[1])
@@ -341,7 +352,7 @@ class Shared:
             raise DiagnosisError(
                 RACE,
                 f"{self._warp(int(warps[tuple(at)]))} writes shared address {self._address(int(offset[tuple(at)]) >> 2):#x} "
-                f"while warp {int(reader)} may still read it: no barrier between",
+                f"while {self.wave.warp_name(int(reader))} may still read it: no barrier between",
                 ins.place,
             )
 
@@ -381,20 +392,27 @@ class Shared:
             )
 
     def _address(self, word: int) -> int:
-        return word * 4 % self.size
+        """As the kernel has it."""
+        home, address = divmod(word * 4, self.size)
+        return home % self.wave.size << RANK_BIT | address
 
     def _warp(self, flat_warp: int) -> str:
         return self.wave.name_of(flat_warp * 32)
 
     def _writer(self, stamp: int, line: int) -> str:
         agent, place = stamp >> CLOCK_BITS, self.wave.program.kernel.instructions[line]
-        kind, warp = divmod(agent, self.wave.warps)
-        who = {0: f"warp {warp}", COPY: f"copy of warp {warp}", TENSOR: f"MMA of warp {warp}"}.get(kind, "bulk copy")
+        kind, number = divmod(agent, self.wave.warps)
+        warp = self.wave.warp_name(number)
+        who = {0: warp, COPY: f"copy of {warp}", TENSOR: f"MMA of {warp}"}.get(kind, "bulk copy")
         return f"{who} ({place.opcode}, {place.place})"
 
     def barrier_agent(self, slot: int) -> int:
         """The agent that fills shared memory and tells a barrier of it."""
         return FIRST_BARRIER * self.wave.warps + slot % BARRIER_AGENTS
+
+    def own(self, flat_warp: Array) -> Array:
+        """The offset at which the shared memory of a warp's CTA begins."""
+        return self.wave.home_of_warp[flat_warp] * self.size
 
 
 def _lane(path: Path, which: int, lanes: Array | None = None, shape: tuple[int, ...] = ()) -> int:

@@ -7,23 +7,24 @@ from typing import Any
 
 import numpy as np
 
+from faperf.emulator.cluster import WITHIN
 from faperf.emulator.decode import (
     LOCAL_WINDOW,
     Decoder,
     Operation,
 )
-from faperf.emulator.fault import DiagnosisError, NotEmulatedError
+from faperf.emulator.fault import OUT_OF_BOUNDS, DiagnosisError, NotEmulatedError
 from faperf.emulator.matrix import Footprint
 from faperf.emulator.memory import CHUNK, SHARED_WINDOW
 from faperf.emulator.ptx import TYPE_BITS, Instruction
 from faperf.emulator.rounding import flushed, saturated
-from faperf.emulator.state import Array, Path, bits_of
+from faperf.emulator.state import RANK_BIT, Array, Path, bits_of
 
 IGNORED = {
-    "rn", "approx", "full", "wide", "lo", "hi", "ftz", "sat", "sync", "uni", "relaxed", "acquire", "release", "gpu", "cta",
-    "sys", "weak", "volatile", "global", "shared", "shared::cta", "local", "param", "const", "nc", "ca", "cg", "cs", "lu",
-    "cv", "wb", "wt", "L1::no_allocate", "L1::evict_first", "L1::evict_last", "L1::evict_normal", "L1::evict_unchanged",
-    "L2::64B", "L2::128B", "L2::256B", "L2::evict_first", "L2::evict_last", "L2::evict_normal",
+    "rn", "approx", "full", "wide", "lo", "hi", "ftz", "sat", "sync", "uni", "relaxed", "acquire", "release", "acq_rel", "gpu",
+    "cta", "cluster", "sys", "weak", "volatile", "global", "shared", "shared::cta", "local", "param", "const", "nc", "ca", "cg",
+    "cs", "lu", "cv", "wb", "wt", "L1::no_allocate", "L1::evict_first", "L1::evict_last", "L1::evict_normal",
+    "L1::evict_unchanged", "L2::64B", "L2::128B", "L2::256B", "L2::evict_first", "L2::evict_last", "L2::evict_normal",
 }  # fmt: skip
 
 
@@ -176,6 +177,8 @@ def computed(
 
 def spaces(path: Path, space: str, address: Array, ins: Instruction) -> tuple[str, Array]:
     """The space of generic addresses, and the addresses in it."""
+    if space == "shared" and path.wave.size > 1 and "shared::cluster" not in ins:
+        _own(path, address, ins)
     if space:
         return ("global" if space == "const" else space), address
     for name, window in (("shared", SHARED_WINDOW), ("local", LOCAL_WINDOW)):
@@ -187,6 +190,33 @@ def spaces(path: Path, space: str, address: Array, ins: Instruction) -> tuple[st
     return "global", address
 
 
+def _own(path: Path, address: Array, ins: Instruction) -> None:
+    """Raises DiagnosisError for an address in another CTA of the cluster, which only `shared::cluster` reaches."""
+    other = address >> RANK_BIT != path.ranks
+    if other.any():
+        which = int(np.argmax(other))
+        who = path.wave.name_of(int(path.lanes()[which % other.shape[-1]]))
+        what = f"{who} accesses shared address {int(address.flat[which]):#x}, of another CTA, without .shared::cluster"
+        raise DiagnosisError(OUT_OF_BOUNDS, what, ins.place)
+
+
+def spread(path: Path, address: Array, mask: Array, size: int, ins: Instruction) -> tuple[Array, Array]:
+    """(which lane of those that take part, the address) for each CTA of each lane's mask, at the same place in it.
+
+    Raises DiagnosisError for CTAs that there are not, and for `size` bytes that are not in their shared memory.
+    """
+    wave, lanes = path.wave, path.lanes()
+    wrong = (mask == 0) | (mask >> wave.size != 0)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        what = f"{wave.name_of(int(lanes[first]))} names the CTAs {int(mask[first]):#x} of a cluster of {wave.size}"
+        raise DiagnosisError(OUT_OF_BOUNDS, what, ins.place)
+    ranks, which = np.nonzero(mask >> np.arange(wave.size)[:, None] & 1)
+    address = address[which] & WITHIN | ranks << RANK_BIT
+    wave.shared.locate(path, address, size, ins, align=1, lanes=lanes[which], later=True)
+    return which, address
+
+
 def together(path: Path, ins: Instruction) -> None:
     """A warp-wide instruction needs its lanes here. Raises NotEmulatedError where they are apart."""
     if not path.whole_warps():
@@ -195,5 +225,6 @@ def together(path: Path, ins: Instruction) -> None:
 
 def within(path: Path, place: Footprint, ins: Instruction) -> None:
     """Raises DiagnosisError for an operand that is not in the CTA's shared memory."""
+    rank = int(path.ranks[0]) << RANK_BIT
     for chunk in (place.chunks.min(), place.chunks.max()):
-        path.wave.shared.locate(path, np.array([chunk << 4]), CHUNK, ins, lanes=path.lanes()[:1])
+        path.wave.shared.locate(path, np.array([rank | chunk << 4]), CHUNK, ins, lanes=path.lanes()[:1])

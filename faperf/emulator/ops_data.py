@@ -156,8 +156,9 @@ def _convert_plain(d: Decoder, ins: Instruction, target: str, source: str) -> El
 @handles("cvta", memory=PURE)
 def _to_address(d: Decoder, ins: Instruction) -> Elementwise:
     """To and from generic addresses: a window for each space; global addresses are generic as they are."""
-    window = {"shared": SHARED_WINDOW, "shared::cta": SHARED_WINDOW, "local": LOCAL_WINDOW}.get(
-        next(part for part in ins.parts if part in ("shared", "shared::cta", "local", "global", "const", "param")), 0
+    window = {"local": LOCAL_WINDOW, "global": 0, "const": 0, "param": 0}.get(
+        next(p for p in ins.parts if p in ("local", "global", "const", "param") or p.startswith("shared")),
+        SHARED_WINDOW,
     )
     bits = int(type_of(ins)[1:])
     shift = -window if "to" in ins else window
@@ -317,7 +318,7 @@ def _atomic(d: Decoder, ins: Instruction) -> Operation:
     """One lane after the other, in the order of lanes."""
     kinds = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
     what = next(part for part in ins.parts if part in kinds)
-    only(ins, *kinds)
+    only(ins, *kinds, "shared::cluster")
     if what in ("inc", "dec"):
         raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
     kind, space, returns = type_of(ins), _space(ins), ins.parts[0] == "atom"
@@ -495,7 +496,7 @@ def _warp_barrier(d: Decoder, ins: Instruction) -> Operation:
 
 
 @handles(
-    "membar", "fence.acq_rel", "fence.sc", "fence.mbarrier_init", "fence.proxy.alias", "prefetch",
+    "fence.proxy.alias", "prefetch",
     "prefetchu", "griddepcontrol", "nanosleep", "discard", "applypriority",
 )  # fmt: skip
 def _nothing(d: Decoder, ins: Instruction) -> Operation:

@@ -1,4 +1,4 @@
-"""sm_100a and sm_103a: tensor memory and tcgen05, for one CTA (cta_group::1).
+"""sm_100a and sm_103a: tensor memory, and tcgen05 but for its MMA (`ops_sm100_mma`).
 
 Tensor memory has 128 lanes of 512 columns of 32 bits. What an MMA writes belongs to an asynchronous agent of the warp that
 issued it, until an mbarrier that a commit arrived on tells of its end; a warp that reads it earlier misses a wait. A load's
@@ -13,11 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from faperf.emulator import tensor_core
-from faperf.emulator.batch import WRITE
 from faperf.emulator.decode import Decoder, Operation, addresses, handles
 from faperf.emulator.fault import (
-    BAD_DESCRIPTOR,
     MISSING_WAIT,
     OUT_OF_BOUNDS,
     RACE,
@@ -26,13 +23,9 @@ from faperf.emulator.fault import (
     DiagnosisError,
     NotEmulatedError,
 )
-from faperf.emulator.matrix import footprint, tcgen05_descriptor
-from faperf.emulator.memory import CLOCK_BITS
-from faperf.emulator.ops_common import in_turn_where_wrong, only, selected, spaces, together, within
-from faperf.emulator.ops_sm80 import barrier_address
-from faperf.emulator.provenance import origins
+from faperf.emulator.ops_common import only, selected, spaces, together
 from faperf.emulator.ptx import Instruction
-from faperf.emulator.state import TENSOR, WARP, Array, Path, Wave
+from faperf.emulator.state import CLOCK_BITS, TENSOR, WARP, Array, Path, Wave
 
 LANES, COLUMNS = 128, 512
 WINDOWS = np.arange(4)
@@ -40,19 +33,19 @@ FREE = -1
 
 
 class TensorMemory:
-    """Tensor memory of every CTA of a wave: cells, which are written, who wrote each column of a warp's window, who owns it.
+    """Tensor memory of every CTA (`home`) of a wave: cells, which are written, who wrote each column of a window, who owns it.
 
     Cells are [column, window, cta, lane], so that one column of some warps lies as their registers do.
     """
 
     def __init__(self, wave: Wave) -> None:
-        count = len(wave.ctas)
+        count = len(wave.ctas) * wave.size
         self.wave = wave
         self.cells = np.zeros((COLUMNS, 4, count, WARP), np.uint32)
         self.written = np.zeros((COLUMNS, 4, count, WARP), bool)
         self.owner = np.full((count, COLUMNS), FREE)  # the first column of the allocation
         self.stamp = np.zeros((count, 4, COLUMNS), np.int32)  # by window: agent << CLOCK_BITS | clock of the last write
-        self.quads = -(-wave.warps // 4)
+        self.quads = -(-wave.cta_warps // 4)
         self.reads = np.zeros(
             (count, 4, COLUMNS, self.quads), np.int32
         )  # clock of the last read by each warp of a window
@@ -118,8 +111,8 @@ class TensorMemory:
             kind = RACE if agent < self.wave.warps else MISSING_WAIT
             how = "no barrier between" if kind == RACE else "not waited for"
             raise DiagnosisError(
-                kind, f"{self._name(warp)} touches column {column} of tensor memory, which warp {agent % self.wave.warps} "
-                f"wrote ({maker.opcode}, {maker.place}): {how}", ins.place,
+                kind, f"{self._name(warp)} touches column {column} of tensor memory, which "
+                f"{self.wave.warp_name(agent % self.wave.warps)} wrote ({maker.opcode}, {maker.place}): {how}", ins.place,
             )  # fmt: skip
 
         self._check_fenced(warps, ctas, stamp, columns, ins)
@@ -132,20 +125,21 @@ class TensorMemory:
         mine = (agent == own) | ((agent == TENSOR * wave.warps + own) & ("mma" in ins.parts))
         other = ~mine & (clock > 0)
         late = other & (wave.fenced[warps, agent] < clock)
-        writer = np.minimum(agent, wave.warps - 1) * count + ctas
+        writer = np.minimum(agent, wave.warps - 1) * count + ctas // wave.size
         early = other & (agent < wave.warps) & (wave.sealed[writer] < clock)
         for missing, fence in ((late, "after_thread_sync"), (early, "before_thread_sync")):
             if missing.any():
                 at = np.unravel_index(int(np.argmax(missing)), missing.shape)
                 where = int(np.broadcast_to(columns, missing.shape)[at])
                 wave.warn(
-                    f"column {where} of tensor memory, which warp {int(agent[at]) % wave.warps} wrote, is touched without a "
-                    f"tcgen05.fence::{fence} between", ins,
+                    f"column {where} of tensor memory, which {wave.warp_name(int(agent[at]) % wave.warps)} wrote, is touched "
+                    f"without a tcgen05.fence::{fence} between", ins,
                 )  # fmt: skip
 
     def unread(self, warps: Array, ctas: Array, windows: Array, columns: Array, ins: Instruction) -> None:
         """A write must be told of every read."""
-        readers = np.minimum(4 * np.arange(self.quads) + windows[..., None], self.wave.warps - 1)
+        own = np.minimum(4 * np.arange(self.quads) + windows[..., None], self.wave.cta_warps - 1)
+        readers = (ctas % self.wave.size * self.wave.cta_warps)[..., None] + own
         late = self.reads[ctas, windows, columns] > self.wave.clocks[warps[..., None], readers]
         if late.any():
             *at, quad = np.unravel_index(int(np.argmax(late)), late.shape)
@@ -161,8 +155,9 @@ class TensorMemory:
             at = list(np.unravel_index(int(np.argmax(busy)), busy.shape))
             warp, column = (int(np.broadcast_to(part, busy.shape)[tuple(at)]) for part in (warps, columns))
             raise DiagnosisError(
-                MISSING_WAIT, f"{self._name(warp)} overwrites or frees column {column} of tensor memory, which an MMA of warp "
-                f"{(int(stamp[tuple(at)]) >> CLOCK_BITS) % self.wave.warps} may still read: not waited for", ins.place,
+                MISSING_WAIT, f"{self._name(warp)} overwrites or frees column {column} of tensor memory, which an MMA of "
+                f"{self.wave.warp_name((int(stamp[tuple(at)]) >> CLOCK_BITS) % self.wave.warps)} may still read: not waited for",
+                ins.place,
             )  # fmt: skip
 
     def _name(self, flat_warp: int) -> str:
@@ -173,7 +168,7 @@ class TensorMemory:
         for cta, owner in enumerate(self.owner):
             if (owner != FREE).any():
                 first = int(owner[owner != FREE][0])
-                what = f"CTA {self.wave.ctas[cta]} ends without freeing its columns of tensor memory at {first}"
+                what = f"CTA {self.wave.place_of(cta)} ends without freeing its columns of tensor memory at {first}"
                 raise DiagnosisError(TMEM, what)
 
 
@@ -184,14 +179,13 @@ def tensor_memory(wave: Wave) -> TensorMemory:
     return found
 
 
-def _warps(path: Path) -> list[tuple[int, int, int, Any]]:
-    """(flat warp, warp, CTA, lanes within the path) of each warp that takes part."""
+def _warps(path: Path) -> list[tuple[int, int, Any]]:
+    """(flat warp, CTA, lanes within the path) of each warp that takes part."""
     lanes = path.lanes()
     parts = []
     for flat in np.unique(lanes // WARP):
         which = np.flatnonzero(lanes // WARP == flat)
-        count = len(path.wave.ctas)
-        parts.append((int(flat), int(flat) // count, int(flat) % count, which))
+        parts.append((int(flat), int(path.wave.home_of_warp[flat]), which))
     return parts
 
 
@@ -200,8 +194,11 @@ def _warps(path: Path) -> list[tuple[int, int, int, Any]]:
 
 @handles("tcgen05.alloc")
 def _allocate(d: Decoder, ins: Instruction) -> Operation:
-    """PTX ISA "tcgen05.alloc": a warp gets columns; their address goes to shared memory."""
-    _group(ins)
+    """PTX ISA "tcgen05.alloc": a warp gets columns; their address goes to shared memory.
+
+    With cta_group::2 a warp of each of two CTAs does so, each for its own; an MMA of both finds out where one has not.
+    """
+    group_of(ins)
     to, count = d.address(ins.operands[0]), d.row(ins.operands[1], 32)
 
     def run(path: Path) -> None:
@@ -210,7 +207,7 @@ def _allocate(d: Decoder, ins: Instruction) -> Operation:
             path, "shared" if any(p.startswith("shared") for p in ins.parts) else "", addresses(path, to), ins
         )
         columns = path.pick(path.r["u32"][count])
-        for flat, _, cta, which in _warps(path):
+        for flat, cta, which in _warps(path):
             who = path.wave.name_of(flat * WARP)
             first = tensor_memory(path.wave).allocate(cta, int(columns[which[0]]), who, ins)
             one = Path(path.wave, path.lanes()[which[:1]], 0, None)
@@ -223,13 +220,13 @@ def _allocate(d: Decoder, ins: Instruction) -> Operation:
 
 @handles("tcgen05.dealloc")
 def _free(d: Decoder, ins: Instruction) -> Operation:
-    _group(ins)
+    group_of(ins)
     address, count = d.row(ins.operands[0], 32), d.row(ins.operands[1], 32)
 
     def run(path: Path) -> None:
         together(path, ins)
         first, columns = path.pick(path.r["u32"][address]), path.pick(path.r["u32"][count])
-        for flat, _, cta, which in _warps(path):
+        for flat, cta, which in _warps(path):
             who = path.wave.name_of(flat * WARP)
             tensor_memory(path.wave).free(flat, cta, int(first[which[0]]) & 0xFFFF, int(columns[which[0]]), who, ins)
 
@@ -238,17 +235,20 @@ def _free(d: Decoder, ins: Instruction) -> Operation:
 
 @handles("tcgen05.relinquish_alloc_permit")
 def _relinquish(d: Decoder, ins: Instruction) -> Operation:
-    _group(ins)
+    group_of(ins)
 
     def run(path: Path) -> None:
-        tensor_memory(path.wave).relinquished[np.unique(path.ctas)] = True
+        tensor_memory(path.wave).relinquished[np.unique(path.homes)] = True
 
     return run
 
 
-def _group(ins: Instruction) -> None:
-    if "cta_group::1" not in ins:
+def group_of(ins: Instruction) -> int:
+    """Over how many CTAs an instruction goes. Raises NotEmulatedError where it does not say."""
+    found = next((part for part in ins.parts if part in ("cta_group::1", "cta_group::2")), None)
+    if found is None:
         raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
+    return int(found[-1])
 
 
 @handles("tcgen05.wait::ld", "tcgen05.wait::st")
@@ -325,9 +325,13 @@ def _form(d: Decoder, ins: Instruction) -> Form:
 
 @dataclass(frozen=True)
 class Access:
-    """What each warp accesses: arrays [warp, 1] but for `columns`, [warp, column]; `half` is the first lane in the window."""
+    """What each warp accesses: arrays [warp, 1] but for `columns`, [warp, column]; `half` is the first lane in the window.
+
+    `warp` is that of the CTA, `agent` that of the cluster.
+    """
 
     flat: Array
+    agent: Array
     warp: Array
     cta: Array
     window: Array
@@ -341,7 +345,8 @@ def _access(path: Path, address: Any, form: Form, touched: Array, ins: Instructi
     together(path, ins)
     lanes = path.lanes()
     at, flat = addresses(path, address)[::WARP, None], lanes[::WARP, None] // WARP
-    warp, cta = flat // len(path.wave.ctas), flat % len(path.wave.ctas)
+    agent, cta = flat // len(path.wave.ctas), path.wave.home_of_warp[flat]
+    warp = agent % path.wave.cta_warps
     half = (at >> 16) - WARP * (warp % 4)
     wrong = half != 0 if form.whole else (half != 0) & (half != 16)
     if wrong.any():
@@ -353,7 +358,7 @@ def _access(path: Path, address: Any, form: Form, touched: Array, ins: Instructi
         )  # fmt: skip
     first = at & 0xFFFF
     tensor_memory(path.wave).check(flat, cta, first + touched, ins)
-    return Access(flat, warp, cta, warp % 4, first, half, first + touched)
+    return Access(flat, agent, warp, cta, warp % 4, first, half, first + touched)
 
 
 def _cells(access: Access, form: Form) -> list[tuple[Any, ...]]:
@@ -387,7 +392,7 @@ def _load(d: Decoder, ins: Instruction) -> Operation:
         tmem, wave = tensor_memory(path.wave), path.wave
         its = _access(path, address, form, touched, ins)
         tmem.told(its.flat, its.cta, its.window, its.columns, ins)
-        tmem.reads[its.cta, its.window, its.columns, its.warp // 4] = wave.clocks[its.flat, its.warp]
+        tmem.reads[its.cta, its.window, its.columns, its.warp // 4] = wave.clocks[its.flat, its.agent]
         cells = _cells(its, form)
         values, seen = tmem.cells[cells[0]], tmem.written[cells[0]]
         for upper in cells[1:]:
@@ -435,204 +440,7 @@ def _store(d: Decoder, ins: Instruction) -> Operation:
             tmem.cells[where] = mine
             tmem.written[where] = True
         place = (its.cta, its.window, its.columns)
-        tmem.stamp[place] = its.warp << CLOCK_BITS | wave.clocks[its.flat, its.warp]
+        tmem.stamp[place] = its.agent << CLOCK_BITS | wave.clocks[its.flat, its.agent]
         tmem.line[place] = ins.index
-
-    return run
-
-
-# ── MMA ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class TensorMma:
-    """PTX ISA "tcgen05.mma", kind::f16: D[M x N] in tensor memory (+)= A[M x 16]·B[16 x N].
-
-    A from shared or tensor memory (two halves a column), B from shared memory. M = 128: row r is lane r. M = 64 (layout F):
-    row r is lane 32·(r / 16) + r mod 16, or 16 further where the address says lane 16; so is A in tensor memory. An f16 D takes
-    the lower half of a column.
-    """
-
-    def __init__(self, d: Decoder, ins: Instruction) -> None:
-        _group(ins)
-        only(ins, "mma", "cta_group::1", "kind::f16")
-        if len(ins.operands) not in (5, 6):
-            raise NotEmulatedError(f"{ins.opcode} with {len(ins.operands)} operands", ins.place)
-        self.masks = [d.row(text, 32) for text in d.vector(ins.operands[4])] if len(ins.operands) == 6 else []
-        self.ins, self.from_tmem = ins, ins.operands[1].startswith("[")
-        self.to = d.address(ins.operands[0])
-        self.left: Any = d.address(ins.operands[1]) if self.from_tmem else d.row(ins.operands[1], 64)
-        self.rows = (d.row(ins.operands[2], 64), d.row(ins.operands[3], 32), d.row(ins.operands[-1], 1))
-        self.key = (ins.parts, self.from_tmem)
-
-    def given(self, path: Path) -> Array:
-        """[address of D, that of A (or descriptor), descriptor of B, instruction descriptor, whether it adds] by lane."""
-        if any(path.pick(path.r["u32"][row]).any() for row in self.masks):
-            raise NotEmulatedError(f"{self.ins.opcode} with lanes of its output disabled", self.ins.place)
-        left = addresses(path, self.left) if self.from_tmem else path.pick(path.r["u64"][self.left])
-        others = [path.pick(path.r[kind][row]) for kind, row in zip(("u64", "u32", "pred"), self.rows, strict=True)]
-        return np.array([part.astype(np.uint64) for part in (addresses(path, self.to), left, *others)])
-
-    def run(self, path: Path) -> None:
-        TensorMma.do(path, [self])
-
-    @staticmethod
-    def together(parts: list[TensorMma]) -> Operation:
-        return in_turn_where_wrong(lambda path: TensorMma.do(path, parts), parts)
-
-    @staticmethod
-    def do(path: Path, parts: list[TensorMma]) -> None:
-        """Those that add to the accumulator of the one before become one product over all their k."""
-        warps, given = path.flat_warps, [part.given(path) for part in parts]
-        apart = bool(path.wave.extra.get("exact_sums"))  # by the k of one instruction
-        alike = all((each == each[:, :1]).all() for each in given) and len(set(path.ctas.tolist())) == len(warps)
-        for lanes in [slice(None)] if alike else [slice(n, n + 1) for n in range(len(warps))]:
-            chain: list[tuple[TensorMma, list[int]]] = []
-            for part, each in zip(parts, given, strict=True):
-                mine = each[:, lanes][:, 0].tolist()
-                if chain and (apart or not (mine[0] == chain[0][1][0] and mine[3] == chain[0][1][3] and mine[4])):
-                    Product(path, warps[lanes], chain).run()
-                    chain = []
-                chain.append((part, mine))
-            Product(path, warps[lanes], chain).run()
-
-
-@handles("tcgen05.mma", memory=WRITE)
-def _mma(d: Decoder, ins: Instruction) -> TensorMma:
-    return TensorMma(d, ins)
-
-
-class Product:
-    """tcgen05.mma that add up to one product, by a thread of each of some CTAs: `flat` are their warps."""
-
-    def __init__(self, path: Path, flat: Array, chain: list[tuple[TensorMma, list[int]]]) -> None:
-        self.path, self.wave, self.tmem, self.chain = path, path.wave, tensor_memory(path.wave), chain
-        self.flat, self.ctas = flat[:, None], (flat % len(path.wave.ctas))[:, None]
-        first, (goal, _, _, bits, adds) = chain[0]
-        self.ins, self.goal, self.adds = first.ins, goal, bool(adds)
-        self.m, self.n, self.single = _instruction(bits, self.ins)
-        self.across_a, self.across_b = bool(bits >> 15 & 1), bool(bits >> 16 & 1)
-        self.agent = TENSOR * self.wave.warps + self.flat // len(self.wave.ctas)
-        self.stamp = self.agent << CLOCK_BITS | self.wave.async_clock[self.flat, TENSOR]
-        every = len(flat) == len(self.wave.ctas) and bool((np.diff(self.ctas[:, 0]) > 0).all())
-        self.which: Any = slice(None) if every else self.ctas[:, 0]
-
-    def run(self) -> None:
-        wave, tmem = self.wave, self.tmem
-        half = self._half(self.goal >> 16, "accumulates from")
-        first = self.goal & 0xFFFF
-        columns = np.arange(first, first + self.n)
-        tmem.check(self.flat, self.ctas, columns, self.ins)
-        place = (self.ctas[..., None], WINDOWS[:, None], columns)
-        before = wave.clocks[self.flat, self.agent]
-        wave.clocks[self.flat, self.agent] = wave.async_clock[self.flat, TENSOR]  # one thread's MMAs run in their order
-        try:
-            tmem.told(self.flat[..., None], *place, self.ins)
-            tmem.unread(self.flat[..., None], *place, self.ins)
-            lefts, rights = [], []
-            for part, (_, a, b, _, _) in self.chain:
-                self.ins = part.ins
-                lefts.append(self._from_tmem(a) if part.from_tmem else self._operand(a, self.m, self.across_a))
-                rights.append(self._operand(b, self.n, self.across_b))
-                if (kept := origins(wave)) is not None and not part.from_tmem:
-                    kept.look_at_pair(part.ins)
-        finally:
-            wave.clocks[self.flat, self.agent] = before
-        left, right = (parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2) for parts in (lefts, rights))
-        at = (slice(first, first + self.n), slice(None), self.which, slice(half, half + self.m // 4))
-        before = None
-        if self.adds:
-            if not tmem.written[at].all():
-                raise DiagnosisError(
-                    UNINITIALISED, f"{self.who} adds to an accumulator that nothing has written", self.ins.place
-                )
-            old = tmem.cells[at].transpose(2, 0, 1, 3).reshape(-1, self.n, self.m)
-            before = old.view(np.float32) if self.single else old.astype(np.uint16).view(np.float16)
-        exact = bool(wave.extra.get("exact_sums"))
-        total = tensor_core.multiply(
-            right, left, before, not self.single, -14, exact
-        )  # of D, the transpose: as cells lie
-        total = total.view(np.uint32 if self.single else np.uint16)
-        tmem.cells[at] = total.reshape(-1, self.n, 4, self.m // 4).transpose(1, 2, 0, 3)
-        tmem.written[at] = True
-        tmem.stamp[place], tmem.line[place] = self.stamp[..., None], self.ins.index
-
-    @property
-    def who(self) -> str:
-        return self.wave.name_of(int(self.flat[0, 0]) * WARP)
-
-    def _half(self, lane: int, does: str) -> int:
-        if lane not in ((0,) if self.m == LANES else (0, 16)):
-            raise DiagnosisError(
-                TMEM, f"{self.who} {does} lane {lane} of tensor memory on with M = {self.m}", self.ins.place
-            )
-        return lane
-
-    def _from_tmem(self, address: int) -> Array:
-        """A: [cta, M, 16] from 8 columns."""
-        tmem, first = self.tmem, address & 0xFFFF
-        half = self._half(address >> 16, "reads A from")
-        columns = np.arange(first, first + 8)
-        tmem.check(self.flat, self.ctas, columns, self.ins)
-        place = (self.ctas[..., None], WINDOWS[:, None], columns)
-        tmem.told(self.flat[..., None], *place, self.ins)
-        rows = slice(half, half + self.m // 4)
-        if not tmem.written[first : first + 8, :, self.which, rows].all():
-            raise DiagnosisError(
-                UNINITIALISED, f"{self.who} multiplies columns from {first} on, not all written", self.ins.place
-            )
-        tmem.async_read[place] = self.stamp[..., None]
-        cells = tmem.cells[first : first + 8, :, self.which, rows].transpose(2, 1, 3, 0)
-        halves: Array = np.ascontiguousarray(cells).view(np.float16).reshape(-1, self.m, 16)
-        return halves.astype(np.float32)
-
-    def _operand(self, bits: int, rows: int, across: bool) -> Array:
-        """[cta, rows, 16] in shared memory, which the tensor pipe reads from now on."""
-        shared = self.wave.shared
-        place = footprint(tcgen05_descriptor(bits, self.ins), rows, 16, across)
-        within(self.path, place, self.ins)
-        base = self.ctas * (shared.size >> 4)
-        shared.read_later(self.flat, base + place.chunks.reshape(-1), self.stamp, self.ins)
-        if (kept := origins(self.wave)) is not None:
-            kept.look(place, base[:, 0], self.wave, self.ins)
-        return place.gather(shared.view(2, 8), base[:, 0])
-
-
-def _instruction(bits: int, ins: Instruction) -> tuple[int, int, bool]:
-    """(M, N, f32 accumulators) of an instruction descriptor of kind::f16. Raises DiagnosisError for one that is none."""
-    kind_d, kind_a, kind_b = bits >> 4 & 3, bits >> 7 & 7, bits >> 10 & 7
-    n, m = (bits >> 17 & 63) << 3, (bits >> 24 & 31) << 4
-    if bits & 0b1111 or bits >> 13 & 3 or kind_a or kind_b or bits >> 23 & 1 or bits >> 29:
-        raise NotEmulatedError(f"instruction descriptor {bits:#010x}", ins.place)
-    if m not in (64, LANES) or kind_d > 1 or not 8 <= n <= 256 or n % (16 if m == LANES else 8):
-        what = f"instruction descriptor {bits:#010x}: M = {m}, N = {n}, D of type {kind_d}"
-        raise DiagnosisError(BAD_DESCRIPTOR, what, ins.place)
-    return m, n, kind_d == 1
-
-
-@handles("tcgen05.commit")
-def _commit(d: Decoder, ins: Instruction) -> Operation:
-    """PTX ISA "tcgen05.commit": an mbarrier gets one arrival when all MMAs of the thread so far are over."""
-    _group(ins)
-    if any(part.startswith("multicast") for part in ins.parts):
-        raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
-    address = d.address(ins.operands[0])
-
-    def run(path: Path) -> None:
-        wave, at = path.wave, barrier_address(path, address, ins)
-        warps, ctas = path.flat_warps, path.ctas
-        agents = TENSOR * wave.warps + warps // len(wave.ctas)
-        clock = wave.async_clock[warps, TENSOR].copy()
-        wave.async_clock[np.unique(warps), TENSOR] += 1
-        knew = wave.clocks[warps].copy()
-
-        def land() -> None:
-            for index in range(len(at)):
-                counter = wave.barriers.mbarrier(int(at[index]), ctas[index : index + 1], ins)
-                heard = counter.gathered[ctas[index]]
-                np.maximum(heard, knew[index], out=heard)
-                heard[agents[index]] = max(heard[agents[index]], clock[index])
-            wave.barriers.arrive(path, at, ins, warps=warps, ctas=ctas, tell=False)
-
-        wave.scheduler.take_off(land, "commit")
 
     return run

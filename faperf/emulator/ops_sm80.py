@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 
 from faperf.emulator import tensor_core
-from faperf.emulator.barrier import PhaseWait, WaitEach, by_value
+from faperf.emulator.barrier import PhaseWait, WaitEach, meetings
 from faperf.emulator.batch import PURE, READ, WRITE
 from faperf.emulator.decode import Blocking, Decoder, Operation, addresses, all_addresses, blocks, handles
 from faperf.emulator.fault import NotEmulatedError
-from faperf.emulator.memory import CLOCK_BITS
 from faperf.emulator.ops_common import in_turn_where_wrong, only, selected, spaces, together
 from faperf.emulator.provenance import origins
 from faperf.emulator.ptx import Instruction
 from faperf.emulator.rounding import from_brain, halves_of
-from faperf.emulator.state import COPY, DTYPES, WARP, Array, Path
+from faperf.emulator.state import CLOCK_BITS, COPY, DTYPES, WARP, Array, Path
 
 # ── barriers of the CTA ("barrier{.cta}") ────────────────────────────────────────────────────────────────────────────
 
@@ -46,10 +45,9 @@ def _meeting(d: Decoder, ins: Instruction, wait: bool) -> Callable[[Path], list[
 
     def run(path: Path) -> list[tuple[Array, Any]]:
         waits = []
-        for value, which in by_value(path.pick(path.r["u32"][number])):
-            part = Path(path.wave, path.lanes()[which], 0, None)
+        for key, part in meetings(path, path.pick(path.r["u32"][number])):
             count = None if threads is None else part.pick(part.r["u32"][threads])
-            waits.append((part.lanes(), path.wave.barriers.sync(part, value, count, ins, wait)))
+            waits.append((part.lanes(), path.wave.barriers.sync(part, key, count, ins, wait)))
         return waits
 
     return run
@@ -58,11 +56,11 @@ def _meeting(d: Decoder, ins: Instruction, wait: bool) -> Callable[[Path], list[
 # ── mbarrier ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def barrier_address(path: Path, address: Any, ins: Instruction) -> Array:
+def barrier_address(path: Path, address: Any, ins: Instruction, later: bool = False) -> Array:
     """Each lane's address of an mbarrier, checked to be 8 aligned bytes of shared memory."""
     space = "shared" if any(part.startswith("shared") for part in ins.parts) else ""
     _, at = spaces(path, space, addresses(path, address), ins)
-    path.wave.shared.locate(path, at, 8, ins)
+    path.wave.shared.locate(path, at, 8, ins, later=later)
     return at
 
 

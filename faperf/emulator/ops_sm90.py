@@ -1,4 +1,4 @@
-"""sm_90a: bulk and tensor copies (TMA), wgmma, setmaxnreg, and a cluster of one CTA.
+"""sm_90a: bulk and tensor copies (TMA), wgmma and setmaxnreg.
 
 What a copy fills or reads belongs to an asynchronous agent until an mbarrier, or a wait for a group, tells of its end. A
 wgmma's result is in its registers at once: that it was not waited for is not found.
@@ -8,26 +8,32 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from faperf.emulator import tensor_core
-from faperf.emulator.barrier import CtaWait, WaitEach, by_value
+from faperf.emulator.barrier import WaitEach, by_value, meetings
+from faperf.emulator.cluster import WITHIN
 from faperf.emulator.decode import PARAM_WINDOW, Blocking, Decoder, Operation, addresses, blocks, handles
-from faperf.emulator.fault import BAD_DESCRIPTOR, DIVERGENT, MISALIGNED, OUT_OF_BOUNDS, DiagnosisError, NotEmulatedError
+from faperf.emulator.fault import (
+    BAD_BARRIER,
+    BAD_DESCRIPTOR,
+    MISALIGNED,
+    OUT_OF_BOUNDS,
+    DiagnosisError,
+    NotEmulatedError,
+)
 from faperf.emulator.matrix import HALF, footprint, swizzled, wgmma_descriptor
-from faperf.emulator.memory import CHUNK, CLOCK_BITS, GLOBAL_BASE, SHARED_WINDOW, UNITS, Global
-from faperf.emulator.ops_common import only, together, within
+from faperf.emulator.memory import CHUNK, GLOBAL_BASE, SHARED_WINDOW, UNITS, Global
+from faperf.emulator.ops_common import only, spread, together, within
 from faperf.emulator.provenance import origins
 from faperf.emulator.ptx import Instruction, split_operands
 from faperf.emulator.rounding import from_brain, halves_of
-from faperf.emulator.state import BULK, TENSOR, WARP, Array, Path, Wave
+from faperf.emulator.state import BULK, CLOCK_BITS, RANK_BIT, TENSOR, WARP, Array, Path, Wave
 
-CLUSTER = -1
-"""The cluster's barrier, among those of the CTA."""
 WARPGROUP = -2
 """The first warpgroup's barrier; the others' follow below it."""
 
@@ -62,13 +68,14 @@ def _tensor_copy(d: Decoder, ins: Instruction) -> Operation:
     """PTX ISA "cp.async.bulk.tensor", tiled, of 1 to 5 dimensions; what lies outside the tensor is filled with zeros."""
     only(
         ins, "async", "bulk", "tensor", "tile", "1d", "2d", "3d", "4d", "5d", "shared::cluster", "mbarrier::complete_tx::bytes",
-        "bulk_group", "L2::cache_hint", "cta_group::1",
+        "bulk_group", "L2::cache_hint", "cta_group::1", "cta_group::2", "multicast::cluster",
     )  # fmt: skip
     load = ins.operands[0].count("{") == 0
     place, shared = (ins.operands[1], ins.operands[0]) if load else ins.operands[:2]
     head, _, rest = place.strip()[1:-1].partition(",")
     base, coordinates = d.address(f"[{head}]"), [d.row(text, 32) for text in split_operands(rest.strip().strip("{}"))]
     to, barrier = d.address(shared), d.address(ins.operands[2]) if load else None
+    targets = Targets(d, ins, 3)
 
     def run(path: Path) -> None:
         wave, lanes = path.wave, path.lanes()
@@ -82,14 +89,15 @@ def _tensor_copy(d: Decoder, ins: Instruction) -> Operation:
             _check_corner(tensor, corner[index], load, ins)
             lane = lanes[index : index + 1]
             box = Box(tensor, corner[index])
-            first = int(wave.shared.locate(path, _aligned(path, lane, tensor, at[index : index + 1], ins), box.bytes, ins,
-                                           lanes=lane, align=16)[0])  # fmt: skip
+            _check_alignment(path, lane, tensor, int(at[index]), ins)
             if bars is None:
+                first = int(wave.shared.locate(path, at[index : index + 1], box.bytes, ins, lanes=lane, align=16)[0])
                 _begin_read(wave, lane, first, box.bytes, ins)
                 box.store(wave.memory, wave.shared.bytes[first : first + box.bytes], int(at[index]))
-            else:
-                content = box.load(wave.memory, int(at[index]))
-                _fill_later(wave, lane, first, content, int(bars[index]), ins)
+                continue
+            content = box.load(wave.memory, int(at[index]))
+            for first, bar in targets.of(path, index, at, bars, box.bytes):
+                _fill_later(wave, lane, first, content, bar, ins)
 
     return run
 
@@ -113,15 +121,42 @@ def _shared(address: Array) -> Array:
     return np.where(address >= SHARED_WINDOW, address - SHARED_WINDOW, address)
 
 
-def _aligned(path: Path, lane: Array, tensor: TensorMap, at: Array, ins: Instruction) -> Array:
-    """The shared address of a box. Raises DiagnosisError where it has not the alignment that the swizzle needs."""
+def _check_alignment(path: Path, lane: Array, tensor: TensorMap, at: int, ins: Instruction) -> None:
+    """Raises DiagnosisError where the shared address of a box has not the alignment that the swizzle needs."""
     align = {0: 128, 32: 256, 64: 512, 128: 1024}[tensor.swizzle]
-    if at[0] % align:
+    if at % align:
         raise DiagnosisError(
             MISALIGNED, f"{path.wave.name_of(int(lane[0]))} begins a tensor copy with swizzle {tensor.swizzle} at shared address "
-            f"{int(at[0]):#x}: no multiple of {align}", ins.place,
+            f"{at:#x}: no multiple of {align}", ins.place,
         )  # fmt: skip
-    return at
+
+
+class Targets:
+    """Where a copy to shared memory goes, and which mbarrier is told of it, CTA by CTA.
+
+    With .multicast::cluster to the same place in each CTA of the mask (operand `at`), and the mbarrier at its place there is
+    told. With .cta_group::2 it is the mbarrier of that CTA of a destination's pair that has the parity of the one given.
+    """
+
+    def __init__(self, d: Decoder, ins: Instruction, at: int) -> None:
+        self.ins, self.pair = ins, "cta_group::2" in ins
+        self.mask = d.row(ins.operands[at], 16) if "multicast::cluster" in ins else None
+
+    def of(self, path: Path, index: int, to: Array, bars: Array, size: int) -> Iterator[tuple[int, int]]:
+        """(offset, address of the mbarrier) for the lane `index` that takes part. Raises DiagnosisError."""
+        wave, lane, ins, bar = path.wave, path.lanes()[index : index + 1], self.ins, int(bars[index])
+        given = to[index : index + 1]
+        if self.mask is not None:
+            mask = path.pick(path.r["u16"][self.mask])[index : index + 1]
+            given = spread(Path(wave, lane, 0, None), given, mask, size, ins)[1]
+        elif int(given[0]) >> RANK_BIT >> self.pair != bar >> RANK_BIT >> self.pair:
+            what = f"a copy to shared address {int(given[0]):#x} tells an mbarrier of another CTA, {bar:#x}"
+            raise DiagnosisError(BAD_BARRIER, what, ins.place)
+        for address in given:
+            rank = int(address) >> RANK_BIT
+            there = (rank & ~1) | (bar >> RANK_BIT & 1) if self.pair else rank
+            first = int(wave.shared.locate(path, address[None], size, ins, lanes=lane, align=16, later=True)[0])
+            yield first, there << RANK_BIT | bar & WITHIN
 
 
 class Box:
@@ -186,9 +221,13 @@ def _fill_later(wave: Wave, lane: Array, first: int, content: Array, barrier: in
     counter = wave.barriers.mbarrier(barrier, ctas, ins, warps)
     agent = wave.shared.barrier_agent(counter.slot)
     clock = counter.phase[ctas] + 1
-    counter.ledger.copies(ctas, len(content), counter.phase, ins)
+    foreign = barrier >> RANK_BIT != int(wave.home_of_warp[warps[0]]) % wave.size
+    counter.ledger.copies(ctas, len(content), counter.phase, ins, foreign)
     offset = np.arange(first, first + len(content), CHUNK)
     wave.shared.write_later(warps, offset, CHUNK, agent << CLOCK_BITS | clock, ins)
+    if wave.shared.visits is not None:
+        for home in (np.array([first // wave.shared.size]), ctas * wave.size + (barrier >> RANK_BIT)):
+            wave.shared.visits.comes(warps, home, agent, clock, ins)
 
     def land() -> None:
         wave.shared.bytes[first : first + len(content)] = content
@@ -206,15 +245,26 @@ def _begin_read(wave: Wave, lane: Array, first: int, size: int, ins: Instruction
     wave.shared.read_later(warps, chunks, agent << CLOCK_BITS | wave.async_clock[warps, BULK], ins)
 
 
+def _read_until(wave: Wave, lane: Array, first: int, size: int, barrier: int, ins: Instruction) -> None:
+    """The agent of an mbarrier reads bytes until it tells the barrier so."""
+    warps, ctas = wave.flat_warp[lane], wave.cta[lane]
+    counter = wave.barriers.mbarrier(barrier, ctas, ins, warps)
+    stamp = wave.shared.barrier_agent(counter.slot) << CLOCK_BITS | counter.phase[ctas] + 1
+    wave.shared.read_later(warps, np.arange(first >> 4, (first + size) >> 4), stamp, ins)
+
+
 @handles("cp.async.bulk.shared::cluster", "cp.async.bulk.shared::cta", "cp.async.bulk.global")
 def _bulk_copy(d: Decoder, ins: Instruction) -> Operation:
-    """PTX ISA "cp.async.bulk": a run of bytes, from global memory with an mbarrier or to it in a group."""
-    only(ins, "async", "bulk", "shared::cluster", "mbarrier::complete_tx::bytes", "bulk_group", "L2::cache_hint")
+    """PTX ISA "cp.async.bulk": a run of bytes, to shared memory with an mbarrier or from there to global memory in a group."""
+    only(
+        ins, "async", "bulk", "shared::cluster", "mbarrier::complete_tx::bytes", "bulk_group", "L2::cache_hint",
+        "multicast::cluster",
+    )  # fmt: skip
     load = ins.parts[3] != "global"
+    inside = load and ins.parts[4] == "shared::cta"
     to, source, size = d.address(ins.operands[0]), d.address(ins.operands[1]), d.row(ins.operands[2], 32)
     barrier = d.address(ins.operands[3]) if load else None
-    if load and ins.parts[4] != "global":
-        raise NotEmulatedError(f"no emulation of {ins.opcode}", ins.place)
+    targets = Targets(d, ins, 4)
 
     def run(path: Path) -> None:
         wave, lanes = path.wave, path.lanes()
@@ -224,14 +274,20 @@ def _bulk_copy(d: Decoder, ins: Instruction) -> Operation:
             lane, n = lanes[index : index + 1], int(count[index])
             if n % 16:
                 raise DiagnosisError(MISALIGNED, f"a bulk copy of {n} bytes: no multiple of 16", ins.place)
-            inner, outer = (a, b) if load else (b, a)
-            near = int(wave.shared.locate(path, _shared(inner[index : index + 1]), n, ins, lanes=lane, align=16)[0])
-            far = int(wave.memory.locate(path, outer[index : index + 1], n, ins, align=16)[0])
+            if inside or bars is None:
+                its = _shared(b[index : index + 1])
+                near = int(wave.shared.locate(path, its, n, ins, lanes=lane, align=16)[0])
+            if not inside:
+                far = int(wave.memory.locate(path, (b if load else a)[index : index + 1], n, ins, align=16)[0])
             if bars is None:
                 _begin_read(wave, lane, near, n, ins)
                 wave.memory.put(1, 1, np.arange(far, far + n), wave.shared.bytes[near : near + n, None])
-            else:
-                _fill_later(wave, lane, near, wave.memory.bytes[far : far + n].copy(), int(bars[index]), ins)
+                continue
+            for first, bar in targets.of(path, index, _shared(a), bars, n):
+                if inside:
+                    _read_until(wave, lane, near, n, bar, ins)
+                content = wave.shared.bytes[near : near + n] if inside else wave.memory.bytes[far : far + n]
+                _fill_later(wave, lane, first, content.copy(), bar, ins)
 
     return run
 
@@ -277,10 +333,9 @@ def _warpgroups(path: Path, ins: Instruction) -> WaitEach:
     """The four warps of each warpgroup meet."""
     numbers = WARPGROUP - path.pick(path.wave.warp[path.start : path.stop]) // 4
     waits = []
-    for number, which in by_value(numbers):
-        part = Path(path.wave, path.lanes()[which], 0, None)
+    for key, part in meetings(path, numbers):
         threads = np.full(len(part.lanes()), 4 * WARP)
-        waits.append((part.lanes(), path.wave.barriers.sync(part, number, threads, ins, wait=True)))
+        waits.append((part.lanes(), path.wave.barriers.sync(part, key, threads, ins, wait=True)))
     return WaitEach(path, waits)
 
 
@@ -348,10 +403,10 @@ def _wgmma(d: Decoder, ins: Instruction) -> Operation:
     def operand(path: Path, bits: Array, rows: int, across: int, mine: Array | None = None) -> Array:
         """[warp, rows, 16] of each warp's descriptor in float32, of the 16 rows from `mine` on where that is given."""
         wave, warps = path.wave, path.lanes()[::WARP] // WARP
-        ctas = warps % len(wave.ctas)
         stamp = (TENSOR * wave.warps + warps // len(wave.ctas)) << CLOCK_BITS | wave.async_clock[warps, TENSOR]
         result = np.empty((len(bits), rows if mine is None else 16, 16), np.float32)
-        memory, base = wave.shared.view(HALF, 8), ctas * (wave.shared.size >> 4)
+        memory, homes = wave.shared.view(HALF, 8), wave.home_of_warp[warps]
+        base = homes * (wave.shared.size >> 4)
         for value, its in by_value(bits):
             place = footprint(wgmma_descriptor(value, ins), rows, 16, bool(across))
             within(path, place, ins)
@@ -360,9 +415,9 @@ def _wgmma(d: Decoder, ins: Instruction) -> Operation:
             its = np.arange(len(bits))[its]
             chunks = (base[its, None] + place.chunks.reshape(-1)).reshape(len(its), -1)
             wave.shared.read_later(warps[its, None], chunks, stamp[its, None], ins)
-            for cta in np.unique(ctas[its]):
-                one = place.gather(memory, np.array([cta * (wave.shared.size >> 4)]), least == -126)[0]
-                for warp in its[ctas[its] == cta]:
+            for home in np.unique(homes[its]):
+                one = place.gather(memory, np.array([home * (wave.shared.size >> 4)]), least == -126)[0]
+                for warp in its[homes[its] == home]:
                     result[warp] = one if mine is None else one[mine[warp] : mine[warp] + 16]
         return result
 
@@ -401,44 +456,5 @@ def _wgmma(d: Decoder, ins: Instruction) -> Operation:
         rows = np.ascontiguousarray(total).view(np.uint32).reshape(len(outs), -1)
         for index, out in enumerate(outs):
             r[out][...] = rows[index]
-
-    return run
-
-
-# ── a cluster of one ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@handles("mapa")
-def _map_address(d: Decoder, ins: Instruction) -> Operation:
-    """The address in a CTA of the cluster: there is only this one."""
-    bits = int(ins.parts[-1][1:])
-    row, to, rank = d.row(ins.operands[1], bits), d.out(ins.operands[0], bits), d.row(ins.operands[2], 32)
-
-    def run(path: Path) -> None:
-        if path.pick(path.r["u32"][rank]).any():
-            raise DiagnosisError(DIVERGENT, "maps an address to a CTA that the cluster does not have", ins.place)
-        np.copyto(path.r[f"u{bits}"][to], path.r[f"u{bits}"][row], where=path.mask)
-
-    return run
-
-
-@handles("barrier.cluster.arrive")
-def _cluster_arrive(d: Decoder, ins: Instruction) -> Operation:
-    def run(path: Path) -> None:
-        wait: Any = path.wave.barriers.sync(path, CLUSTER, None, ins, wait=True)
-        phases = path.wave.extra.setdefault("cluster", np.zeros(path.wave.lanes, np.int64))
-        phases[path.lanes()] = wait.phase[path.lanes()]
-
-    return run
-
-
-@blocks("barrier.cluster.wait")
-def _cluster_wait(d: Decoder, ins: Instruction) -> Blocking:
-    def run(path: Path) -> CtaWait:
-        counter = path.wave.barriers.cta(CLUSTER)
-        phases = path.wave.extra.get("cluster")
-        if counter is None or phases is None:
-            raise DiagnosisError(DIVERGENT, "waits at the cluster's barrier without having arrived", ins.place)
-        return CtaWait(counter, CLUSTER, path, phases[path.lanes()], ins)
 
     return run

@@ -47,8 +47,8 @@ class Waiters:
             self.warned = True
             cta, warp = (int(n) for n in np.unravel_index(int(np.argmax(late)), late.shape))
             self.wave.warn(
-                f"mbarrier {self.address:#x} may end a phase before warp {warp} has seen the end of the last one: those who "
-                "arrive are not told that it has",
+                f"mbarrier {self.address:#x} may end a phase before {self.wave.warp_name(warp)} has seen the end of the last "
+                "one: those who arrive are not told that it has",
                 self.wave.program.kernel.instructions[int(self.line[cta, warp])],
             )
 

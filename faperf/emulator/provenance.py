@@ -12,9 +12,9 @@ import numpy as np
 
 from faperf.emulator.fault import LAYOUT
 from faperf.emulator.matrix import Footprint
-from faperf.emulator.memory import CHUNK, CLOCK_BITS, GLOBAL_BASE, Global
+from faperf.emulator.memory import CHUNK, GLOBAL_BASE, Global
 from faperf.emulator.ptx import Instruction
-from faperf.emulator.state import Array, Wave
+from faperf.emulator.state import CLOCK_BITS, Array, Wave
 
 ENOUGH = 3
 """Notes of a launch."""
@@ -95,7 +95,7 @@ class Origins:
         if not len(found):
             return
         first, lines, along = found[:, :1, :1], np.arange(found.shape[1]), np.arange(found.shape[2])
-        strides = np.array(self.memory.strides(int(found[0, 0, 0])))
+        strides = np.outer((1, -1), self.memory.strides(int(found[0, 0, 0]))).reshape(-1)
         usual = np.median(np.diff(found[:, :, 0], axis=1), axis=1)
         step = strides[np.abs(strides - usual[:, None]).argmin(1)]
         expected = first + step[:, None, None] * lines[:, None] + along * CHUNK

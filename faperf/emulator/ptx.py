@@ -64,6 +64,8 @@ class Kernel:
     instructions: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
     tables: dict[str, list[str]] = field(default_factory=dict)
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    """The clusters that it must be launched in; (1, 1, 1): those of the launch."""
 
 
 @dataclass
@@ -179,6 +181,9 @@ class _Reader:
                 size = TYPE_BITS[found[2]] // 8 * int((found[4] or "[1]")[1:-1])
                 parameters.append((found[3], size, int(found[1] or TYPE_BITS[found[2]] // 8)))
         self.kernel = Kernel(head[2], parameters)
+        if found := re.search(r"\.reqnctapercluster\s+([\d, ]+)", text):
+            x, y, z = [*(int(size) for size in found[1].split(",")), 1, 1][:3]
+            self.kernel.cluster = (x, y, z)
         if head[1] == "entry":
             self.result.kernels[head[2]] = self.kernel
         self.jumps = []

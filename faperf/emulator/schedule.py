@@ -59,7 +59,7 @@ class Scheduler:
         self.traced: Callable[[Path, Instruction], None] | None = None
         wave.scheduler = self
         lanes = np.flatnonzero(wave.exists)
-        warps = [lanes[wave.warp[lanes] == warp] for warp in range(wave.warps)]
+        warps = [lanes[lanes // WARP // len(wave.ctas) == warp] for warp in range(wave.warps)]
         parts = [lanes] if schedule == LOCKSTEP else warps
         self.paths = [Path(wave, part, 0, None) for part in parts]
         self.moved = 0
@@ -182,6 +182,8 @@ class Scheduler:
         warps = np.unique(lanes // WARP)
         gone = (wave.exited | ~wave.exists).reshape(-1, WARP)[warps].all(1)
         wave.barriers.exited(warps[gone])
+        if wave.shared.visits is not None:
+            wave.shared.visits.exited(warps[gone])
         if path.join is not None:
             path.join.missing -= 1
             self._meet(path.join)
@@ -264,14 +266,17 @@ class Scheduler:
     def _locked_up(self) -> None:
         lines, first = [], ""
         for path in self.paths:
-            assert path.wait is not None
-            first = first or path.wait.ins.place
-            warps = sorted({int(w) for w in self.wave.warp[path.lanes()]})
-            ctas = sorted({self.wave.ctas[int(c)] for c in self.wave.cta[path.lanes()]})
-            lines.append(
-                f"warp {_ranges(warps)} of CTA {ctas[0]}{' …' if len(ctas) > 1 else ''} waits {path.wait.describe(path)} "
-                f"({path.wait.ins.place})"
-            )
+            wait, lanes, homes = path.wait, path.lanes(), path.homes
+            assert wait is not None
+            first = first or wait.ins.place
+            more = " …" if len(np.unique(path.ctas)) > 1 else ""
+            for home in np.unique(homes[path.ctas == path.ctas.min()]).tolist():
+                part = Path(self.wave, lanes[homes == home], path.pc, None)
+                warps = sorted({int(w) for w in self.wave.warp[part.lanes()]})
+                lines.append(
+                    f"warp {_ranges(warps)} of CTA {self.wave.place_of(home)}{more} waits {wait.describe(part)} "
+                    f"({wait.ins.place})"
+                )
         what = "nothing can run and nothing is on its way; " + "; ".join(lines)
         self.wave.barriers.hold_to_bytes(stuck=what)
         raise DiagnosisError(DEADLOCK, what, first)

@@ -4,15 +4,21 @@ A wave is as many CTAs as run together. Its lanes lie as [warp, cta, lane], so t
 warps of all of them, are a slice. A path is a slice of lanes at one place of the program, with a mask where not all of them
 take part. Vector clocks (Lamport's order, one clock a warp and one for each agent that works asynchronously on its behalf)
 say which writes a warp has been told of.
+
+A cluster runs as one CTA that has the warps of all its CTAs, those of rank 0 first: where arrays are by CTA, they are then by
+cluster. Only what belongs to each CTA, as its shared and tensor memory do, is by `home`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from faperf.emulator.fault import NotEmulatedError
 
 if TYPE_CHECKING:
     from faperf.emulator.barrier import Barriers
@@ -69,31 +75,44 @@ class Wave:
     def __init__(
         self, program: Program, ctas: Sequence[tuple[int, int, int]], grid: tuple[int, int, int],
         block: tuple[int, int, int], memory: Global, smem: int, before: Wave | None = None,
+        cluster: tuple[int, int, int] = (1, 1, 1),
     ) -> None:  # fmt: skip
-        """A wave `before` that is over, of the same launch, gives its registers: new pages cost more than all of its math."""
+        """`ctas` are, of each cluster, the first.
+
+        A wave `before` that is over, of the same launch, gives its registers: new pages cost more than all of its math.
+        """
         from faperf.emulator.barrier import Barriers
         from faperf.emulator.memory import Local, Shared
 
         self.program, self.ctas, self.grid, self.block = program, list(ctas), grid, block
+        self.cluster, self.size = cluster, math.prod(cluster)
+        """`size` counts the CTAs of a cluster."""
         self.threads = block[0] * block[1] * block[2]
-        self.warps = -(-self.threads // WARP)
+        self.cta_warps = -(-self.threads // WARP)
+        self.warps = self.cta_warps * self.size
         count = len(self.ctas)
         self.lanes = self.warps * count * WARP
         flat = np.arange(self.lanes)
         self.flat_warp = flat // WARP
         self.cta = flat // WARP % count
-        self.warp = flat // WARP // count
+        self.warp = flat // WARP // count % self.cta_warps
+        self.home_of_warp = np.arange(self.warps * count) % count * self.size + (
+            np.arange(self.warps * count) // count // self.cta_warps
+        )
+        """The number of each flat warp's CTA among all of the wave: cluster · size + rank."""
         self.tid = self.warp * WARP + flat % WARP
         self.exists = self.tid < self.threads
         self.exited = np.zeros(self.lanes, bool)
         self.agents = FIRST_BARRIER * self.warps + BARRIER_AGENTS
+        if self.agents > MOST_AGENTS:
+            raise NotEmulatedError(f"{self.size} CTAs of {self.cta_warps} warps in a cluster")
         self.clocks = np.zeros((self.warps * count, self.agents), np.int32)
         self.clocks[np.arange(self.warps * count), np.arange(self.warps * count) // count] = 1
         self.async_clock = np.ones((self.warps * count, 4), np.int32)
         self.sealed, self.proxied = np.zeros((2, self.warps * count), np.int32)
-        self.fenced, self.proxy_fenced = np.zeros((2, *self.clocks.shape), np.int32)
+        self.fenced, self.proxy_fenced, self.released = np.zeros((3, *self.clocks.shape), np.int32)
         """A warp's own clock at its last tcgen05.fence::before_thread_sync and fence.proxy.async; what it knew at its last
-        tcgen05.fence::after_thread_sync and fence.proxy.async."""
+        tcgen05.fence::after_thread_sync and fence.proxy.async, and at its last fence (where there are clusters)."""
         self.memory = memory
         self.shared: Shared = Shared(self, smem)
         self.local: Local = Local(self)
@@ -104,7 +123,7 @@ class Wave:
         """By the first warp of a path: what it has not waited for (`pending`)."""
         self.warnings: dict[str, None] = {}
         self.executed = 0
-        self.met = np.zeros(self.warps * count, np.int64)
+        self.met = np.zeros(self.warps * count, np.int32)
         """How often the lanes of each warp have met (`Program.meetings`), up to the block that it runs."""
         self._views: dict[tuple[int, int], Views] = {}
         self.registers: dict[int, Array]
@@ -118,26 +137,36 @@ class Wave:
 
     def _fill(self) -> None:
         """Special registers have rows of their own, as constants do."""
-        place = np.array(self.ctas)[self.cta]
+        rank = self.home_of_warp[self.flat_warp] % self.size
+        of_cluster = np.stack(np.unravel_index(rank, self.cluster[::-1])[::-1], axis=1)
+        place = np.array(self.ctas)[self.cta] + of_cluster
+        cluster = place // self.cluster
+        (nx, ny, nz), (cx, cy, cz) = self.grid, self.cluster
         tid, (bx, by, _) = self.tid, self.block
         one_hot = np.uint32(1) << (np.arange(self.lanes) % WARP).astype(np.uint32)
         special: dict[str, Any] = {
             "%tid.x": tid % bx, "%tid.y": tid // bx % by, "%tid.z": tid // bx // by,
             "%ntid.x": bx, "%ntid.y": by, "%ntid.z": self.block[2],
             "%ctaid.x": place[:, 0], "%ctaid.y": place[:, 1], "%ctaid.z": place[:, 2],
-            "%nctaid.x": self.grid[0], "%nctaid.y": self.grid[1], "%nctaid.z": self.grid[2],
-            "%clusterid.x": place[:, 0], "%clusterid.y": place[:, 1], "%clusterid.z": place[:, 2],
-            "%nclusterid.x": self.grid[0], "%nclusterid.y": self.grid[1], "%nclusterid.z": self.grid[2],
-            "%cluster_ctaid.x": 0, "%cluster_ctaid.y": 0, "%cluster_ctaid.z": 0, "%cluster_ctarank": 0,
-            "%cluster_nctaid.x": 1, "%cluster_nctaid.y": 1, "%cluster_nctaid.z": 1, "%cluster_nctarank": 1,
-            "%is_explicit_cluster": 0, "%laneid": np.arange(self.lanes) % WARP, "%warpid": self.warp,
-            "%nwarpid": self.warps, "%lanemask_eq": one_hot, "%lanemask_lt": one_hot - np.uint32(1),
-            "%lanemask_le": one_hot * np.uint32(2) - np.uint32(1), "%smid": self.cta, "%nsmid": len(self.ctas),
+            "%nctaid.x": nx, "%nctaid.y": ny, "%nctaid.z": nz,
+            "%clusterid.x": cluster[:, 0], "%clusterid.y": cluster[:, 1], "%clusterid.z": cluster[:, 2],
+            "%nclusterid.x": nx // cx, "%nclusterid.y": ny // cy, "%nclusterid.z": nz // cz,
+            "%cluster_ctaid.x": of_cluster[:, 0], "%cluster_ctaid.y": of_cluster[:, 1],
+            "%cluster_ctaid.z": of_cluster[:, 2], "%cluster_ctarank": rank,
+            "%cluster_nctaid.x": cx, "%cluster_nctaid.y": cy, "%cluster_nctaid.z": cz, "%cluster_nctarank": self.size,
+            "%is_explicit_cluster": self.size > 1, "%laneid": np.arange(self.lanes) % WARP, "%warpid": self.warp,
+            "%nwarpid": self.cta_warps, "%lanemask_eq": one_hot, "%lanemask_lt": one_hot - np.uint32(1),
+            "%lanemask_le": one_hot * np.uint32(2) - np.uint32(1), "%smid": self.home_of_warp[self.flat_warp],
+            "%nsmid": len(self.ctas) * self.size,
             "%lanemask_ge": ~(one_hot - np.uint32(1)), "%lanemask_gt": ~(one_hot * np.uint32(2) - np.uint32(1)),
             "%dynamic_smem_size": self.shared.dynamic, "%total_smem_size": self.shared.size,
         }  # fmt: skip
         for (bits, row), name in self.program.specials.items():
             self.registers[bits][row] = special[name]
+        if self.size > 1:
+            for bits, row in self.program.shared_rows:
+                value = self.program.constants[bits, row]
+                self.registers[bits][row] = value + (rank << RANK_BIT).astype(STORAGE[bits])
 
     def views(self, start: int, stop: int) -> Views:
         if (start, stop) not in self._views:
@@ -146,8 +175,8 @@ class Wave:
 
     def moments(self, path: Path, instructions: Sequence[Instruction]) -> Array:
         """How often the lanes of a warp have met when it comes to each instruction, [instruction, lane]."""
-        before = np.array([self.program.meetings[ins.index] for ins in instructions])
-        moments: Array = self.met[path.flat_warps] + before[:, None]
+        before = np.array([self.program.meetings[ins.index] for ins in instructions], np.int32)
+        moments: Array = self.met.take(path.flat_warps) + before[:, None]
         return moments
 
     def warn(self, what: str, ins: Instruction) -> None:
@@ -156,9 +185,26 @@ class Wave:
 
     def name_of(self, lane: int) -> str:
         """`warp 3 of CTA (1, 0, 0)` for a flat lane."""
-        return f"warp {self.warp[lane]} of CTA {self.ctas[int(self.cta[lane])]}"
+        return f"warp {self.warp[lane]} of CTA {self.place_of(int(self.home_of_warp[self.flat_warp[lane]]))}"
+
+    def place_of(self, home: int) -> tuple[int, int, int]:
+        """The coordinates of a CTA of the wave."""
+        column, rank = divmod(home, self.size)
+        x, y, z = self.ctas[column]
+        within = np.unravel_index(rank, self.cluster[::-1])
+        return x + int(within[2]), y + int(within[1]), z + int(within[0])
+
+    def warp_name(self, warp: int) -> str:
+        """`warp 3`; `warp 3 of rank 1` where there are clusters."""
+        rank, own = divmod(warp, self.cta_warps)
+        return f"warp {own} of rank {rank}" if self.size > 1 else f"warp {own}"
 
 
+RANK_BIT = 24
+"""Shared addresses name a CTA of their cluster by its rank in the bits from here on, as those of a card do."""
+CLOCK_BITS = 20
+"""A stamp is an agent and, in so many bits, its clock."""
+MOST_AGENTS = 1 << (31 - CLOCK_BITS)
 BARRIER_AGENTS = 32
 COPY, TENSOR, BULK, FIRST_BARRIER = 1, 2, 3, 4
 """Agents of a warp, by `warps * kind + warp`: its cp.async, its MMAs, its bulk stores. After them one a TMA barrier."""
@@ -230,6 +276,15 @@ class Path:
     @property
     def ctas(self) -> Array:
         return self.pick(self.wave.cta[self.start : self.stop])
+
+    @property
+    def homes(self) -> Array:
+        return self.wave.home_of_warp[self.flat_warps]
+
+    @property
+    def ranks(self) -> Array:
+        """That of each lane's CTA in its cluster."""
+        return self.homes % self.wave.size
 
     def whole_warps(self) -> bool:
         """No lane of its warps is elsewhere, those that have exited or never were aside."""

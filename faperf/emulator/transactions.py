@@ -2,7 +2,10 @@
 
 A phase that expects more than is copied never ends; one that expects less ends while a copy is under way, which then counts for
 the next phase. Copies are held against the expect_tx of their round: where a barrier's first use is an expect_tx, a round is from
-one in a new phase to the next; where it is a copy, a round is a phase. Several expect_tx of a phase add up.
+one in a new phase to the next; where it is a copy, or another CTA copies to it, a round is a phase. Several expect_tx of a phase
+add up.
+
+Threads that expect and copy in no order among them may mix rounds up: a ledger says what is wrong, not whether anything is.
 """
 
 from __future__ import annotations
@@ -34,11 +37,11 @@ class Ledger:
         self.expected[its] += amount[its]
         self.expect[its] = ins.index
 
-    def copies(self, ctas: Array, amount: int, phase: Array, ins: Instruction) -> None:
-        """A copy of `amount` bytes begins for each of some CTAs."""
+    def copies(self, ctas: Array, amount: int, phase: Array, ins: Instruction, foreign: bool = False) -> None:
+        """A copy of `amount` bytes begins for each of some CTAs, by themselves or by others (`foreign`)."""
         its = np.zeros(len(self.used), bool)
         its[ctas] = True
-        self.copies_first |= its & ~self.used
+        self.copies_first |= its & (~self.used | foreign)
         self._begin(its & (~self.used | (self.copies_first & (self.since != phase))), phase)
         its &= ~self.wrong
         self.copied[its] += amount
@@ -61,7 +64,12 @@ class Ledger:
         expect, copy = (int(which[cta]) for which in (self.expect, self.copy))
         where = kernel.instructions[expect if expect >= 0 else copy].place
         ins = kernel.instructions[copy]
+        expected, copied = int(self.expected[cta]), int(self.copied[cta])
+        if expected == copied:
+            return (
+                f"more bytes are copied to mbarrier {address:#x} ({ins.opcode}, {ins.place}) than its phases expect",
+                where,
+            )
         return (
-            f"a phase of mbarrier {address:#x} expects {int(self.expected[cta])} bytes and {int(self.copied[cta])} are copied to "
-            f"it ({ins.opcode}, {ins.place})"
+            f"a phase of mbarrier {address:#x} expects {expected} bytes and {copied} are copied to it ({ins.opcode}, {ins.place})"
         ), where

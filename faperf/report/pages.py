@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 
 from faperf.changepoints import Change
-from faperf.comparison import LadderRow, Silicon
+from faperf.comparison import Elsewhere, LadderRow, Silicon
 from faperf.errors import ConfigError, HistoryError
 from faperf.judge import Severity, Verdict
 from faperf.manifest import Version
 from faperf.metrics import Metrics
 from faperf.record import Build, Calibration, Entry, KernelFacts, PeerResult, ReportedLadder, Run, Timing
 from faperf.report.peers import HEADERS as PEER_HEADERS
-from faperf.report.peers import peer_cells
+from faperf.report.peers import peer_cells, ranked
 from faperf.report.tables import plain
 from faperf.report.terminal import (
     ACCURACY_HEADERS,
@@ -31,6 +31,7 @@ from faperf.report.terminal import (
     flag_lines,
     kernel_facts,
     ladder_cells,
+    ladder_columns,
     legend,
     timing_facts,
 )
@@ -100,12 +101,15 @@ class Roof(msgspec.Struct, frozen=True):
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the pages say. `silicon` and `worth` are by workload, `described` gives each commit's date and subject."""
+    """All that the pages say. `elsewhere` names the entries of `run` that are of another commit, `silicon` and `worth` are by
+    workload, `described` gives each commit's date and subject.
+    """
 
     project: str
     faperf: str
     made: str
     run: Run | None
+    elsewhere: Elsewhere
     reported: list[ReportedLadder]
     ladders: dict[str, list[LadderRow]]
     versions: list[VersionPage]
@@ -154,7 +158,7 @@ def write_pages(content: Content, into: Path) -> None:
             shutil.copyfile(TEMPLATES / name, into / name)
         pages_of = {page.version.id: f"versions/{page.version.id}.html" for page in content.versions}
         ladders = [_ladder(content, target, rows, pages_of) for target, rows in content.ladders.items() if rows]
-        page("ladder.html", "index.html", "The ladder", ladders=ladders, headers=LADDER_HEADERS)
+        page("ladder.html", "index.html", "The ladder", ladders=ladders)
         for one in content.versions:
             title = f"{one.version.id}: {one.version.title}"
             page("version.html", pages_of[one.version.id], title, **_version(content, one))
@@ -199,6 +203,7 @@ def _label(text: str, longest: int = 60) -> str:
 def _ladder(content: Content, target: str, rows: Sequence[LadderRow], pages: Mapping[str, str]) -> dict[str, Any]:
     measured = [_bar(row) for row in rows if row.measured and row.measured.timing and not row.measured.failures]
     reported = [_reported_bar(row) for row in rows if row.reported and row.reported.tflops]
+    columns = ladder_columns(rows)
     return {
         "target": target,
         "measured": _bars(measured) if measured else None,
@@ -210,11 +215,12 @@ def _ladder(content: Content, target: str, rows: Sequence[LadderRow], pages: Map
                 "version": row.version,
                 "page": pages.get(row.version),
                 "flagged": row.flagged,
-                "cells": ladder_cells(row)[1:],
+                "cells": ladder_cells(row)[1:columns],
             }
             for row in rows
         ],
-        "legend": legend(rows, target, content.run, content.reported),
+        "headers": LADDER_HEADERS[:columns],
+        "legend": legend(rows, target, content.run, content.reported, content.elsewhere),
     }
 
 
@@ -313,6 +319,7 @@ def _target(content: Content, row: LadderRow, target: str, slugs: Sequence[tuple
         {
             "workload": workload,
             "carried": found.carried,
+            "tflops": found.timing.tflops if found.timing else None,
             "facts": timing_facts(found.timing, content.worth[workload].get(place)) if found.timing else [],
             "accuracy": accuracy_rows(found),
         }
@@ -376,7 +383,7 @@ def _series(content: Content, slugs: Sequence[str]) -> dict[str, Any]:
         {
             "slug": slug,
             "axes": [str(getattr(course.series.place, axis)) for axis in axes],
-            "newest": course.series.points[-1].position,
+            "newest": [course.series.points[-1].position, len(course.series.points)],
         }
         for slug, course in zip(slugs, content.courses, strict=True)
     ]
@@ -505,17 +512,18 @@ def _roofs(roofs: Sequence[Roof]) -> list[dict[str, Any]]:
 
 
 def _peers(results: Sequence[PeerResult]) -> list[dict[str, Any]]:
-    """The newest figure of each implementation, by machine class and workload, the fastest first."""
+    """The newest figure of each implementation, by machine class and workload, the fastest beside ours first."""
     newest = {(r.machine, r.workload, r.name if r.name != r.ours else "ours"): r for r in results}
     groups: dict[tuple[str, str], list[PeerResult]] = {}
     for (machine, workload, _), result in newest.items():
         groups.setdefault((machine, workload), []).append(result)
     found = []
     for (machine, workload), rows in sorted(groups.items()):
-        rows = sorted(rows, key=lambda r: r.timing.ms.value if r.timing else math.inf)
+        rows = ranked(rows)
         bars = [
-            {"version": r.name, "tflops": r.timing.tflops, "change": "ours" if r.name == r.ours else r.timing.build,
-             "said": [], "worse": False, "better": r.name == r.ours}
+            {"version": r.name, "tflops": r.timing.tflops, "said": [],
+             "change": "ours" if r.name == r.ours else r.timing.build.partition(": ")[2],
+             "worse": False, "better": r.name == r.ours}
             for r in rows if r.timing
         ]  # fmt: skip
         gpu = next((f"{r.timing.gpu}, driver {r.timing.driver}" for r in rows if r.timing), machine)

@@ -9,6 +9,7 @@ from faperf.comparison import (
     Bisection,
     Commit,
     DiffRow,
+    Elsewhere,
     Judgement,
     LadderRow,
     Measured,
@@ -34,19 +35,26 @@ from faperf.report.worth import counter_facts, flat_line, metrics_facts
 
 # ── the ladder ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
+STATIC_HEADERS = ("regs", "spill B", "smem KiB", "CTAs/SM", "path")
 LADDER_HEADERS = (
-    "version", "against", "change", "regs", "spill B", "smem KiB", "CTAs/SM", "path",
+    "version", "against", "change", *STATIC_HEADERS,
     "measured TFLOPS", "measured, against parent", "reported TFLOPS", "reported, against parent",
 )  # fmt: skip
 
 
 def ladder_text(
-    rows: Sequence[LadderRow], target: str, run: Run | None, reported: Sequence[ReportedLadder], style: str
+    rows: Sequence[LadderRow],
+    target: str,
+    run: Run | None,
+    reported: Sequence[ReportedLadder],
+    style: str,
+    elsewhere: Elsewhere,
 ) -> str:
     """The ladder, the flagged versions with their evidence, and what was measured, reported and left out."""
     if style == "json":
-        return as_json({"target": target, "run": run, "rows": rows})
-    columns = len(LADDER_HEADERS) if any(row.reported for row in rows) else LADDER_HEADERS.index("reported TFLOPS")
+        others = [{"version": v, "target": t, "commit": commit} for (v, t), commit in elsewhere.items() if t == target]
+        return as_json({"target": target, "run": run, "rows": rows, "elsewhere": others})
+    columns = ladder_columns(rows)
     cells = [ladder_cells(row)[:columns] for row in rows]
     body = table(LADDER_HEADERS[:columns], cells, style, {"change": 34})
     title = f"Ladder for {target}"
@@ -54,8 +62,13 @@ def ladder_text(
     flags = [line for row in rows if row.flagged for line in flag_lines(row)]
     if flags:
         parts.append("\n".join(["Flagged:", *(["", *flags] if style == "markdown" else flags)]))
-    parts.append("\n\n".join(legend(rows, target, run, reported)))
+    parts.append("\n\n".join(legend(rows, target, run, reported, elsewhere)))
     return "\n\n".join(parts)
+
+
+def ladder_columns(rows: Sequence[LadderRow]) -> int:
+    """How many of the headers stand: what was published has columns where something was."""
+    return len(LADDER_HEADERS) if any(row.reported for row in rows) else LADDER_HEADERS.index("reported TFLOPS")
 
 
 def ladder_cells(row: LadderRow) -> list[object]:
@@ -176,20 +189,32 @@ def _finding(finding: Finding) -> str:
     return f"{finding.text} [{finding.rule}, {finding.severity}]"
 
 
-def legend(rows: Sequence[LadderRow], target: str, run: Run | None, reported: Sequence[ReportedLadder]) -> list[str]:
+def legend(
+    rows: Sequence[LadderRow], target: str, run: Run | None, reported: Sequence[ReportedLadder], elsewhere: Elsewhere
+) -> list[str]:
     """What the columns stand on."""
     lines = []
+    earlier: dict[str, list[str]] = {}
+    for row in rows:
+        if row.entry and (commit := elsewhere.get((row.version, target))):
+            earlier.setdefault(commit, []).append(row.version)
     if run is None:
         lines.append("Static facts: nothing was built here yet (faperf run).")
     else:
         dirty = f", with uncommitted changes in {', '.join(run.dirty)}" if run.dirty else ""
         commit = f"commit {run.commit[:12]}{dirty}" if run.commit else "no git commit"
+        here = any(row.entry and (row.version, target) not in elsewhere for row in rows)
         nvcc = sorted({row.build.toolchain.nvcc for row in rows if row.build})
         compiler = f" with nvcc {', '.join(nvcc)}" if nvcc else ""
+        where = commit if here or not earlier else "of earlier runs"
         lines.append(
-            f"Static facts (regs of cap, spill B, smem, CTAs/SM, path): compiled for {target}{compiler}; {commit}."
+            f"Static facts (regs of cap, spill B, smem, CTAs/SM, path): compiled for {target}{compiler}; {where}."
         )
-        lines.append(f"Measured: nothing in this run: {run.unmeasured}." if run.unmeasured else "")
+        lines += [
+            f"Not in the newest run; as recorded at commit {commit[:12]}: {', '.join(names)}."
+            for commit, names in earlier.items()
+        ]
+        lines.append(f"Measured: nothing in this run: {run.unmeasured}." if run.unmeasured and here else "")
         lines += _measured_legend(rows)
         if any(row.entry and row.entry.emulated for row in rows):
             lines.append("Emulated: verified on the CPU on small workloads in three schedules; says nothing of time.")
@@ -218,7 +243,7 @@ def _measured_legend(rows: Sequence[LadderRow]) -> list[str]:
 
 # ── a diff ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-DIFF_HEADERS = ("version", "target", "verdict", "time", "regs", "spill B", "smem KiB", "CTAs/SM", "path", "findings")
+DIFF_HEADERS = ("version", "target", "verdict", "time", *STATIC_HEADERS, "findings")
 
 
 def diff_text(
@@ -432,11 +457,12 @@ def _external(figures: Sequence[External], style: str) -> list[str]:
             f"{f.batch_ms:.4f} ms" if f.batch_ms else None,
             f"{f.noise:.2%}" if f.noise is not None else None,
             f.samples,
+            f"{f.clock_mhz:.0f} MHz" if f.clock_mhz else None,
         )
         for f in figures
     ]
     tools = ", ".join(dict.fromkeys(f.tool for f in figures))
-    headers = ("benchmark", "axes", "GPU", "cold", "batch", "noise", "samples")
+    headers = ("benchmark", "axes", "GPU", "cold", "batch", "noise", "samples", "clock")
     return [f"By {tools} and its protocol, not by faperf's: not to be compared", table(headers, rows, style)]
 
 

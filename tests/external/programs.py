@@ -105,7 +105,7 @@ class Program:
             [*command, *(arguments or self.arguments)],
             capture_output=True,
             text=True,
-            timeout=900,
+            timeout=3600,
             cwd=REPOSITORY,
             check=False,
         )
@@ -176,10 +176,10 @@ def _gemm(name: str, source: str, target: str, capability: str, transposed: str,
     return Program(name, f"{TUTORIAL}/{source}", target, capability, arguments, product(m, n, k, transposed, bound))
 
 
-def _blackwell(number: str, source: str) -> Program:
-    return Program(
-        f"blackwell {number}", f"{TUTORIAL}/blackwell/{source}", "sm_103a", "10.0", ("256", "256", "128"), SUCCESS
-    )
+def _blackwell(number: str, source: str, m: int = 256, n: int = 256) -> Program:
+    """Those in clusters of 4 x 4 CTAs need four tiles of 128 x 256 each way."""
+    arguments = (str(m), str(n), "128")
+    return Program(f"blackwell {number}", f"{TUTORIAL}/blackwell/{source}", "sm_103a", "10.0", arguments, SUCCESS)
 
 
 PROGRAMS = {
@@ -192,9 +192,9 @@ PROGRAMS = {
         _gemm("wgmma_tma_sm90 TN", "hopper/wgmma_tma_sm90.cu", "sm_90a", "9.0", "TN", 0),
         _blackwell("01", "01_mma_sm100.cu"),
         _blackwell("02", "02_mma_tma_sm100.cu"),
-        _blackwell("03", "03_mma_tma_multicast_sm100.cu"),
-        _blackwell("04", "04_mma_tma_2sm_sm100.cu"),
-        _blackwell("05", "05_mma_tma_epi_sm100.cu"),
+        _blackwell("03", "03_mma_tma_multicast_sm100.cu", 512, 1024),
+        _blackwell("04", "04_mma_tma_2sm_sm100.cu", 512, 1024),
+        _blackwell("05", "05_mma_tma_epi_sm100.cu", 512, 1024),
         Program(
             "77_blackwell_fmha", "examples/77_blackwell_fmha/77_blackwell_fmha.cu", "sm_100a", "10.0",
             ("--b=1", "--h=1", "--q=256", "--k=256", "--d=128", "--verify", "--iterations=1", "--warmup_iterations=0"),

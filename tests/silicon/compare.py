@@ -21,7 +21,7 @@ LIMITS = {
 """What the PTX ISA allows an approximate function, by the beginning of its name (the emulator's own error aside)."""
 SUMS = {"f32": 2.0**-20, "f16": 2.0**-10}
 """A sum of products in another order, by the type of the sum, as a part of Σ|a·b| + |c|."""
-NOT_EMULATED = {"exchange", "multicast"}
+NOT_EMULATED: set[str] = set()
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,18 @@ from faperf.resolve import resolve
 from faperf.toolchain import Toolchain
 from tests.compiling import version_of
 from tests.conftest import REPOSITORY
-from tests.silicon import copies, elementwise, fragments, warpgroup
+from tests.silicon import clusters, copies, elementwise, fragments, warpgroup
 from tests.silicon.probe import Probe, file_of
 
 DATA = REPOSITORY / "tests" / "data" / "silicon"
 TARGET = "sm_90a"
-SUITES = {"elementwise": elementwise, "fragments": fragments, "copies": copies, "warpgroup": warpgroup}
+SUITES = {
+    "elementwise": elementwise,
+    "fragments": fragments,
+    "copies": copies,
+    "clusters": clusters,
+    "warpgroup": warpgroup,
+}
 ATTENTION = BUILT_IN["attention_forward"]
 SHAPE = {"B": 1, "H": 1, "S": 192, "D": 128}
 WIDE_SHAPE = {**SHAPE, "S": 256}

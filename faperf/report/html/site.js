@@ -69,7 +69,7 @@ function fill(table, headers, rows) {
       element.scope = head ? "col" : n === 0 ? "row" : "";
       const { text, kind } = cell && typeof cell === "object" ? cell : { text: cell };
       element.textContent = text === null || text === undefined || text === "" ? "–" : text;
-      if (kind) element.className = kind;
+      element.className = [kind, element.textContent.length < 24 && "short"].filter(Boolean).join(" ");
       tr.append(element);
     });
     return tr;
@@ -134,7 +134,9 @@ async function showSeries(slug) {
   const thinned = data.points.length < data.all ? ` ${data.points.length} of ${data.all} measurements are shown; change points and their neighbours all are.` : "";
   const left = data.void ? ` ${data.void} that must not be judged are left out.` : "";
   const by = data.by === "control" ? "Change points are searched in the ratio to the control." : "Change points are searched in the time as measured.";
-  byId("series-note").textContent = `${data.all} measurements, ${data.changes.length} change points. ${by}${thinned}${left}`;
+  const count_of = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
+  byId("series-note").textContent = `${count_of(data.all, "measurement")}, ${count_of(data.changes.length, "change point")}. ${by}${thinned}${left}`;
+  byId("turns").hidden = data.changes.length === 0;
   fill(byId("changes"), ["commit", "date", "time", "99 % interval", "p", "subject"],
     data.changes.map(([commit, date, size, ...more]) => [commit, date, { text: size, kind: size.endsWith("slower") ? "worse" : "better" }, ...more]));
   let count = PAGE;
@@ -153,7 +155,7 @@ if (byId("series-list")) {
   const list = JSON.parse(byId("series-list").textContent);
   const selects = [...byId("choose").querySelectorAll("select")];
   const wanted = decodeURIComponent(location.hash.slice(1));
-  let chosen = list.find((one) => one.slug === wanted) || list.reduce((best, one) => (one.newest > best.newest ? one : best));
+  let chosen = list.find((one) => one.slug === wanted) || list.reduce((best, one) => (one.newest[0] - best.newest[0] || one.newest[1] - best.newest[1]) > 0 ? one : best);
   const refresh = () => {
     selects.forEach((select, n) => {
       const fitting = list.filter((one) => one.axes.slice(0, n).every((value, k) => value === chosen.axes[k]));
