@@ -18,8 +18,9 @@ READY := $(VENV)/.ready-$(TOOLS)
 run: $(READY)
 	$(BIN)/faperf run
 
+# A module's tests on one worker, which then makes once what they share.
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --benchmark-disable tests
+	$(BIN)/python -m pytest -n auto --dist loadscope --benchmark-disable tests
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -32,6 +32,8 @@ from faperf.verify import POISON, checked
 
 SEED = 20_261_130
 BY = "emulator"
+LARGEST_CLUSTER = 16
+"""CTAs that a cluster may have on any card."""
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,15 +60,26 @@ class Verdict(msgspec.Struct, frozen=True):
 def small_workloads(version: Version, first: Workload) -> list[Workload]:
     """Workloads of a version that take about a second: one tile of S in two batches, and three tiles in two heads.
 
-    An operation without B, H and S keeps its first workload as it is.
+    Where the CTAs come in clusters, as many times more as the clusters need. An operation without B, H and S keeps its first
+    workload as it is. Raises ManifestError where the launch's arithmetic does not work out.
     """
     if not {"B", "H", "S"} <= set(first.shape):
         return [first]
     tile = math.lcm(version.tile.m, version.tile.n)
-    sizes = [{"B": 2, "H": 1, "S": tile}, {"B": 1, "H": 2, "S": 3 * tile}]
-    return [
-        Workload(f"emulated[S={size['S']}]", "emulated", first.operation, {**first.shape, **size}) for size in sizes
-    ]
+
+    def workload(b: int, h: int, s: int) -> Workload:
+        shape = {**first.shape, "B": b, "H": h, "S": s}
+        return Workload(f"emulated[S={s}]", "emulated", first.operation, shape)
+
+    def divides(launch: ResolvedLaunch) -> bool:
+        return not any(size % part for size, part in zip(launch.grid, launch.cluster, strict=True))
+
+    found = []
+    for b, h, tiles in ((2, 1, 1), (1, 2, 3)):
+        several = [workload(b, h, tiles * tile * times) for times in range(1, LARGEST_CLUSTER + 1)]
+        fitting = (each for each in several if all(map(divides, resolve(version, each))))
+        found.append(next(fitting, several[0]))
+    return found
 
 
 def subject_of(version: Version, build: str, ptx: str, workload: Workload) -> Subject:

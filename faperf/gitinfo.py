@@ -78,6 +78,8 @@ class Repository:
 
     def resolve(self, ref: str) -> str:
         """The commit that a branch, tag, `HEAD~3` or hash names. Raises GitError."""
+        if ref == "HEAD" and (head := self.head()):
+            return head
         try:
             return self._git("rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}").strip()
         except (GitError, ValueError) as error:  # ValueError: a NUL in it

@@ -39,16 +39,18 @@ class Project:
     trusted: Project | None = None
 
     @classmethod
-    def find(cls, start: Path) -> Project:
-        """The nearest directory from `start` upward that has `manifests/`."""
+    def find(cls, start: Path, *, or_there: bool = False) -> Project:
+        """The nearest directory from `start` upward that has `manifests/`; with `or_there`, `start` itself where none has."""
         start = start.resolve()
         for directory in (start, *start.parents):
             if (directory / "manifests").is_dir():
                 return cls(directory)
+        if or_there:
+            return cls(start)
         raise ConfigError(
             "no manifests/ here or in any directory above",
             where=str(start),
-            remedy="run faperf inside a project, or make one: mkdir manifests kernels",
+            remedy="run faperf inside a project, or make one: faperf new NAME",
         )
 
     @cached_property
@@ -94,6 +96,10 @@ class Project:
     @property
     def manifests(self) -> Path:
         return self.root / "manifests"
+
+    @property
+    def has_versions(self) -> bool:
+        return any(path.name != "workloads.yaml" for path in self.manifests.glob("*.yaml"))
 
     @property
     def history(self) -> Path:

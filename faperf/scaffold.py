@@ -1,4 +1,4 @@
-"""What faperf writes into a project's own files: a new version's two, and accepted regressions. Comments are kept."""
+"""What faperf writes into a project's own files: a new version's, and accepted regressions. Comments are kept."""
 
 from __future__ import annotations
 
@@ -7,13 +7,94 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from faperf.errors import ManifestError, SelectionError
 from faperf.history import write_atomically
-from faperf.manifest import Accepted, Identifier, Version
+from faperf.manifest import WORKLOADS, Accepted, Identifier, Version, load_manifests
+from faperf.operations import Operation
 from faperf.project import Project
 
 if TYPE_CHECKING:
     from ruamel.yaml import YAML
+
+
+C_TYPES = {"float16": "__half", "float32": "float", "float64": "double", "int32": "int", "int64": "long long"}
+KERNEL = """\
+// {id}: {title}.
+#include <cuda_fp16.h>
+
+extern "C" __global__ void {operation}({parameters}) {{
+    // Write every element of {outputs}.
+}}
+"""
+MANIFEST = """\
+schema: 1
+id: {id}
+title: {title}
+source: kernels/{id}.cu
+targets: [{target}]
+operation: {{name: {operation}, layout: {layout}}}
+workloads: [{workload}]
+tile: {{m: 64, n: 64}}            # rows and columns that a CTA handles at a time
+launches:
+  - entry: {operation}
+    grid: [1]                   # arithmetic over {names}: cdiv({first}, 64)
+    block: [128]
+    smem: 0                     # dynamic shared memory, in bytes
+    args: [{arguments}]
+notes: {{hypothesis: "", change: "", lesson: ""}}
+"""
+
+
+def first_version(project: Project, version_id: str, title: str, name: str, operation: Operation) -> list[Path]:
+    """A version that has no parent yet: a kernel without a body, its manifest, and a small workload where there is none of its
+    operation. Returns the files. Overwrites nothing: raises ManifestError.
+    """
+    _check_id(version_id)
+    source, manifest = project.root / "kernels" / f"{version_id}.cu", project.manifests / f"{version_id}.yaml"
+    listed = project.manifests / WORKLOADS
+    _refuse_known(project, source, manifest)
+    known = [w.name for w in load_manifests(project).workloads.values() if w.operation == name]
+    if not known and listed.exists():
+        raise ManifestError(f"has no workload of {name}", where=project.relative(listed), remedy="add a small one")
+    tensors = [
+        f"{'' if tensor in operation.outputs else 'const '}{C_TYPES.get(kind, 'void')}* {tensor}"
+        for tensor, kind in operation.tensors.items()
+    ]
+    names = operation.parameters
+    arguments = [f"{{tensor: {tensor}}}" for tensor in operation.tensors] + [
+        f"{{scalar: {n}, type: i32}}" for n in names
+    ]
+    quoted = msgspec.json.encode(title).decode()
+    facts = {
+        "id": version_id, "title": quoted, "operation": name, "target": project.config.default_target,
+        "layout": operation.layouts[0], "workload": known[0] if known else "small", "names": ", ".join(names), "first": names[0],
+        "arguments": ", ".join(arguments),
+    }  # fmt: skip
+    parameters = ", ".join([*tensors, *(f"int {n}" for n in names)])
+    outputs = ", ".join(operation.outputs)
+    kernel = KERNEL.format(id=version_id, title=title, operation=name, parameters=parameters, outputs=outputs)
+    written = {source: kernel, manifest: MANIFEST.format(**facts)}
+    if not known:
+        shape = ", ".join(f"{n}: {1 if n in ('B', 'H') else 64}" for n in names)
+        written[listed] = f"schema: 1\nworkloads:\n  small:\n    operation: {name}\n    shape: {{{shape}}}\n"
+    for path, text in written.items():
+        write_atomically(path, text.encode())
+    return list(written)
+
+
+def _check_id(version_id: str) -> None:
+    try:
+        msgspec.convert(version_id, Identifier)
+    except msgspec.ValidationError as error:
+        raise SelectionError(f"'{version_id}' cannot be an id", remedy="letters, digits, '.', '_' and '-'") from error
+
+
+def _refuse_known(project: Project, *paths: Path) -> None:
+    for path in paths:
+        if path.exists():
+            raise ManifestError("is there already", where=project.relative(path), remedy="choose another id")
 
 
 def new_version(project: Project, version_id: str, parent: Version, title: str) -> tuple[Path, Path]:
@@ -21,18 +102,11 @@ def new_version(project: Project, version_id: str, parent: Version, title: str) 
 
     The parent's notes, accepted regressions and lesson are its own and are left out. Overwrites nothing: raises ManifestError.
     """
-    import msgspec
-
-    try:
-        msgspec.convert(version_id, Identifier)
-    except msgspec.ValidationError as error:
-        raise SelectionError(f"'{version_id}' cannot be an id", remedy="letters, digits, '.', '_' and '-'") from error
+    _check_id(version_id)
     old_source = project.root / parent.source
     source = old_source.with_name(version_id + old_source.suffix)
     manifest = project.manifests / f"{version_id}.yaml"
-    for path in (source, manifest):
-        if path.exists():
-            raise ManifestError("is there already", where=project.relative(path), remedy="choose another id")
+    _refuse_known(project, source, manifest)
     try:
         code = old_source.read_bytes()
     except OSError as error:

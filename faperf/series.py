@@ -4,7 +4,6 @@ A build that did not change is not measured again, so a point stands where somet
 control, which every timing was interleaved with, where all of a series have the same one; else by their times as measured.
 """
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -135,12 +134,27 @@ def positions_of(
     """What `series_of` takes, of first-parent commits, newest first. Where some of `stored` were measured on a branch that was
     merged, its commits stand at the merge.
     """
+    wanted = {one.file.commit12 for one in stored if not one.file.dirty}
     last = len(first_parents) - 1
-    positions = {commit[:12]: (last - number, commit) for number, commit in enumerate(first_parents)}
-    if repository and any(one.file.commit12 not in positions and not one.file.dirty for one in stored):
-        merged = repository.merged()
-        positions |= {commit[:12]: (positions[merge[:12]][0], commit) for commit, merge in merged.items()}
+    along = enumerate(first_parents)
+    positions = {short: (last - number, commit) for number, commit in along if (short := commit[:12]) in wanted}
+    if repository and wanted - positions.keys():
+        places = {commit: last - number for number, commit in enumerate(first_parents)}
+        merged = repository.merged().items()
+        positions |= {commit[:12]: (places[merge], commit) for commit, merge in merged if commit[:12] in wanted}
     return positions
+
+
+def described(
+    history: History, repository: Repository, commits: Sequence[str], what: str
+) -> dict[str, tuple[str, str]]:
+    """Date and subject of each commit. What was told of `what` the last time is remembered, as commits stay what they are."""
+    key = f"described {what}"
+    known: dict[str, tuple[str, str]] = msgspec.json.decode(history.index.remembered(key) or b"{}")
+    if not known.keys() >= set(commits):
+        known = repository.described(list(dict.fromkeys(commits)))
+        history.index.remember(key, msgspec.json.encode(known))
+    return known
 
 
 def _series(place: Place, found: Sequence[tuple[int, str, Timing]]) -> Series:
@@ -163,9 +177,11 @@ def changes_of(history: History, series: Series, least: float) -> list[Change]:
     levels = [point.level for point in series.points]
     if len(levels) < 2:
         return []
-    key = hashlib.blake2b(msgspec.json.encode((METHOD, least, levels)), digest_size=16).hexdigest()
-    if (known := history.index.remembered(key)) is not None:
-        return msgspec.json.decode(known, type=list[Change])
-    found = change_points(levels, least)
-    history.index.remember(key, msgspec.json.encode(found))
-    return found
+    asked = msgspec.json.encode((METHOD, least, levels))
+    key = f"changes {msgspec.json.encode(series.place).decode()}"
+    found, _, of = (history.index.remembered(key) or b"").partition(b"\n")
+    if of == asked:
+        return msgspec.json.decode(found, type=list[Change])
+    changes = change_points(levels, least)
+    history.index.remember(key, msgspec.json.encode(changes) + b"\n" + asked)
+    return changes

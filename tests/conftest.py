@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -194,21 +194,22 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def faperf(user: UserProject) -> Cli:
-    """Run a command in the project: `faperf("run", "--no-gpu")`. A process of its own, so that exit codes are real."""
-    return cli_in(user.root)
+    """Run a command in the project: `faperf("run", "--no-gpu")`."""
+    return cli_here(user.root)
 
 
-def cli_here(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """The whole program, its exit code included, in this process: for tests that ask it often."""
+def cli_here(directory: Path, around: Callable[[], AbstractContextManager[object]] = nullcontext) -> Cli:
+    """The whole program, its exit code included, in this process, which spares starting one: for tests that ask it often."""
     from faperf.cli import main
 
     def call(*arguments: str, env: dict[str, str] | None = None) -> Answer:
         out, err = io.StringIO(), io.StringIO()
-        with monkeypatch.context() as patch:
-            patch.setattr(sys, "argv", ["faperf", "-C", str(directory), *arguments])
+        with pytest.MonkeyPatch.context() as patch, around():
+            patch.chdir(directory)
+            patch.setattr(sys, "argv", ["faperf", *arguments])
             for name, value in (env or {}).items():
                 patch.setenv(name, value)
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as exited:
+            with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as exited:
                 main()
         return Answer(int(exited.value.code or 0), out.getvalue(), err.getvalue())
 
@@ -216,6 +217,8 @@ def cli_here(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
 
 def cli_in(directory: Path) -> Cli:
+    """The program as a process of its own, as its users start it."""
+
     def call(*arguments: str, env: dict[str, str] | None = None, timeout: float = 300) -> Answer:
         answer = subprocess.run(
             [sys.executable, "-m", "faperf", *arguments],

@@ -25,15 +25,19 @@ def subject_of(
     """A version of this repository on a workload of its own, by its own manifest."""
     version = load_manifests(Project(REPOSITORY)).versions[version_id]
     artifact = Builder(root, cache, toolchain).build(version, target)
-    workload = Workload("small", "small", version.operation.name, shape)
     return Subject(
         build=artifact.key,
         ptx=artifact.ptx.read_text(),
-        launches=resolve(version, workload),
-        workload=workload.name,
+        launches=launches_of(version_id, shape),
+        workload="small",
         shape=shape,
         layout=version.operation.layout,
     )
+
+
+def launches_of(version_id: str, shape: dict[str, int]) -> list[ResolvedLaunch]:
+    version = load_manifests(Project(REPOSITORY)).versions[version_id]
+    return resolve(version, Workload("small", "small", version.operation.name, shape))
 
 
 def run_kernel(
@@ -76,18 +80,21 @@ def tcgen05_subject(
 ) -> Subject:
     """The tcgen05 test kernel for sm_103a on a workload."""
     artifact = Builder(root, cache, toolchain).build(version_of(TCGEN05, *flags), "sm_103a")
+    return Subject(
+        build=artifact.key,
+        ptx=artifact.ptx.read_text(),
+        launches=[tcgen05_launch(shape)],
+        workload="small",
+        shape=shape,
+        layout="BSHD",
+    )
+
+
+def tcgen05_launch(shape: dict[str, int]) -> ResolvedLaunch:
     s, h, rows = shape["S"], shape["H"], TCGEN05_ROWS
     boxes = {"Q": rows, "K": 64, "V": 64}
     arguments = [ResolvedArgument(tensor_map=name, box=[64, 1, box, 1], swizzle=128) for name, box in boxes.items()]
     arguments += [ResolvedArgument(tensor="O")] + [ResolvedArgument(scalar=value, type="i32") for value in (s, h)]
-    launch = ResolvedLaunch(
+    return ResolvedLaunch(
         "tcgen05_attention", (s // rows, shape["B"] * h, 1), (128, 1, 1), (1, 1, 1), 64 * 1024, arguments
-    )
-    return Subject(
-        build=artifact.key,
-        ptx=artifact.ptx.read_text(),
-        launches=[launch],
-        workload="small",
-        shape=shape,
-        layout="BSHD",
     )

@@ -15,8 +15,10 @@ import json
 import math
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -56,6 +58,23 @@ def install(folder: Path) -> dict[str, str]:
         "PYTHONPATH": f"{python}:{root}",
         "TMPDIR": str(folder / "tmp"),  # a card of its own, and so a lock of its own
     }
+
+
+@contextmanager
+def seen_here(folder: Path) -> Iterator[None]:
+    """That host for a program that runs in this process (`conftest.cli_here`), with what `install` gave as its environment."""
+    import pytest  # which the child does without
+
+    from faperf import worker
+
+    command = [sys.executable, str(Path(__file__)), str(folder)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker.Worker.__init__, "__defaults__", (None, command))
+        patch.setattr(sys, "path", [str(folder / "python"), *sys.path])  # where cupy is found, not imported
+        patch.delitem(sys.modules, "cuda", raising=False)
+        patch.setattr(tempfile, "tempdir", str(folder / "tmp"))
+        yield
+    sys.modules.pop("cuda", None)
 
 
 def plan(folder: Path, **sides: dict[str, Any]) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import shutil
-import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from faperf.cli import main
 from faperf.toolchain import Toolchain
 from tests import fake_gpu
 from tests.compiling import script
-from tests.conftest import SPILLING_KERNEL, WORKLOADS, Answer, UserProject, cli_in
+from tests.conftest import SPILLING_KERNEL, WORKLOADS, Answer, UserProject, cli_here, cli_in
 
 pytestmark = pytest.mark.compile
 
@@ -42,18 +39,16 @@ class Story:
     commits: list[str]
     env: dict[str, str]
 
-    def __call__(self, *arguments: str) -> Answer:
-        """As a process of its own, where the environment must differ; else in this one, which is quicker."""
-        return cli_in(self.user.root)(*arguments, env=self.env, timeout=120) if self.env else self._here(*arguments)
+    gpu: Path | None = None
+    """The folder of a GPU host that is made up; without one no GPU is seen."""
+    alone: bool = False
+    """Whether each command is a process of its own."""
 
-    def _here(self, *arguments: str) -> Answer:
-        out, err = io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            patch.setattr(sys, "argv", ["faperf", "-C", str(self.user.root), *arguments])
-            patch.setenv("CUDA_VISIBLE_DEVICES", "")  # where no GPU is seen
-            with pytest.raises(SystemExit) as end:
-                main()
-        return Answer(int(end.value.code or 0), out.getvalue(), err.getvalue())
+    def __call__(self, *arguments: str) -> Answer:
+        gpu = self.gpu
+        around = nullcontext if gpu is None else lambda: fake_gpu.seen_here(gpu)
+        call = cli_in(self.user.root) if self.alone else cli_here(self.user.root, around)
+        return call(*arguments, env={"CUDA_VISIBLE_DEVICES": "", **self.env})
 
     def bisect(self, *arguments: str, good: int = 0, bad: int = LAST) -> Answer:
         ends = ("--good", self.commits[good], "--bad", self.commits[bad])
@@ -214,7 +209,7 @@ def test_what_was_built_before_an_interrupt_is_not_built_again(
     body = (
         f'case "$*" in {questions}) ;; *) echo >> {compiled}; [ $(wc -l < {compiled}) = 2 ] && kill -INT $PPID ;; esac'
     )
-    story.env = {"CUDA_VISIBLE_DEVICES": ""}
+    story.alone = True  # for it interrupts the process that started it
     nvcc = str(script(tmp_path / "bin/nvcc", f'{body}\nexec {toolchain.nvcc} "$@"'))
     answer = story.bisect("--nvcc", nvcc, good=MENDED, bad=SPILL)
     assert answer.exit_code == 130, answer.output
@@ -246,7 +241,7 @@ def recorded(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The story with a record of each commit."""
     root = shutil.copytree(template, tmp_path_factory.mktemp("recorded") / "project", symlinks=True)
     first = UserProject(root).git("rev-list", "--max-parents=0", "HEAD")
-    answer = cli_in(root)("run", "--commits", f"{first}..HEAD")
+    answer = cli_here(root)("run", "--commits", f"{first}..HEAD")
     assert answer.exit_code == 1, answer.output  # one does not compile
     return root
 
@@ -258,7 +253,8 @@ def gpu(story: Story, recorded: Path, tmp_path: Path) -> Gpu:
     for path in (recorded / ".faperf/history/no-gpu").iterdir():
         run = json.loads(path.read_text().splitlines()[-1])
         builds[run["commit"]] = run["entries"][0].get("build")
-    story.env = {**fake_gpu.install(tmp_path / "gpu"), "CUDA_VISIBLE_DEVICES": "0"}
+    story.gpu = tmp_path / "gpu"
+    story.env = {**fake_gpu.install(story.gpu), "CUDA_VISIBLE_DEVICES": "0"}
     return Gpu(story, tmp_path / "gpu", [builds.get(commit) for commit in story.commits])
 
 

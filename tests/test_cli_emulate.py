@@ -10,7 +10,7 @@ import pytest
 
 from faperf.history import History
 from faperf.record import Check, EmulatorVerdict
-from tests.conftest import REPOSITORY, Cli, UserProject, cli_in
+from tests.conftest import REPOSITORY, Cli, UserProject, cli_here, cli_in
 from tests.own_operation import add_matrix_product
 
 pytestmark = pytest.mark.compile
@@ -27,7 +27,7 @@ def emulated(user: UserProject) -> Cli:
     user.edit("manifests/t1.yaml", "workloads: [tiny]", "workloads: [published]")
     (user.root / "pyproject.toml").unlink()
     user.commit()
-    return cli_in(user.root)
+    return cli_here(user.root)
 
 
 def test_run_verifies_without_a_gpu_and_once(emulated: Cli, user: UserProject) -> None:
@@ -57,7 +57,7 @@ def test_several_are_emulated_at_a_time_and_say_the_same(emulated: Cli, user: Us
     user.edit("kernels/v12.cu", "cp_async_wait<2>();", "cp_async_wait<3>();")
     said = []
     for jobs in ("2", "1"):
-        assert emulated("run", "v12", "t1", "--jobs", jobs).exit_code == 5
+        assert cli_in(user.root)("run", "v12", "t1", "--jobs", jobs).exit_code == 5
         run = History(user.project).newest_run(user.git("rev-parse", "HEAD"))
         assert run is not None
         said.append({(entry.version, entry.target): entry.emulated for entry in run.entries})
@@ -121,6 +121,14 @@ def test_what_cannot_be_emulated_holds_nothing_up(emulated: Cli, user: UserProje
     assert answer.exit_code == 0, answer.output
     assert "not emulated" in answer.stdout
     assert "clock" in answer.output
+
+
+def test_workloads_are_as_large_as_the_manifests_clusters_need(emulated: Cli, user: UserProject) -> None:
+    user.edit("manifests/v12.yaml", "    block: [128]", "    block: [128]\n    cluster: [2]")
+    answer = emulated("emulate", "v12", "--target", "sm_90a", "--schedule", "lockstep", "--distribution", "normal")
+    assert answer.exit_code == 0, answer.output
+    assert "S=128" in answer.stdout
+    assert "S=384" in answer.stdout
 
 
 def test_no_gpu_and_the_project_can_turn_it_off(emulated: Cli, user: UserProject) -> None:

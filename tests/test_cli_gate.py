@@ -74,8 +74,8 @@ def branch(template: Path, tmp_path: Path) -> UserProject:
 
 
 @pytest.fixture
-def faperf(branch: UserProject, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    return cli_here(branch.root, monkeypatch)
+def faperf(branch: UserProject) -> Cli:
+    return cli_here(branch.root)
 
 
 @pytest.fixture
@@ -543,7 +543,7 @@ class Host:
 
     def __call__(self, *arguments: str) -> Answer:
         (self.folder / "log").unlink(missing_ok=True)
-        return cli_in(self.user.root)(*arguments, env=self.env, timeout=60)
+        return cli_here(self.user.root, lambda: fake_gpu.seen_here(self.folder))(*arguments, env=self.env)
 
     def gate(self, *arguments: str, **fates: dict[str, Any]) -> tuple[int, dict[str, dict[str, Any]]]:
         """Exit code and rows of a gate; a fate's `base_` stands for the side's partner at the baseline."""

@@ -22,7 +22,7 @@ from faperf.launch import ResolvedArgument
 from faperf.measuring import read_bundle
 from faperf.toolchain import Toolchain
 from tests import fake_gpu
-from tests.conftest import TINY_AND_LENGTHS, Answer, UserProject, cli_in
+from tests.conftest import TINY_AND_LENGTHS, Answer, UserProject, cli_here, cli_in
 from tests.fake_gpu import log, timed
 from tests.own_operation import add_matrix_product
 
@@ -38,7 +38,8 @@ class Host:
     env: dict[str, str]
 
     def __call__(self, *arguments: str, env: dict[str, str] | None = None) -> Answer:
-        return cli_in(self.user.root)(*arguments, env=self.env | (env or {}), timeout=60)
+        call = cli_here(self.user.root, lambda: fake_gpu.seen_here(self.folder))
+        return call(*arguments, env=self.env | (env or {}))
 
     def plan(self, **sides: dict[str, Any]) -> None:
         fake_gpu.plan(self.folder, **sides)
@@ -376,7 +377,7 @@ def test_faults_are_survived(host: Host, fate: dict[str, Any], fault: str | None
 def test_a_worker_that_does_not_start_is_an_error_and_blames_no_version(host: Host) -> None:
     broken = host.folder / "python/sitecustomize.py"
     broken.write_text(broken.read_text().replace(str(Path(fake_gpu.__file__)), "/nowhere/fake_gpu.py"))
-    answer = host("run")
+    answer = cli_in(host.user.root)("run", env=host.env)
     assert answer.exit_code == 1
     assert "the worker does not start: worker died: exit 2" in answer.stderr
     assert "faperf doctor" in answer.stderr

@@ -14,7 +14,7 @@ from faperf.peers import RANK, Peer, find_peer, locations
 from faperf.record import PeerResult
 from faperf.report.peers import peers_text
 from tests import fake_gpu
-from tests.conftest import REPOSITORY, Cli, UserProject
+from tests.conftest import REPOSITORY, Cli, UserProject, cli_in
 from tests.test_counters import fake_ncu
 
 ABSENT = {"fault": "cannot run here"}
@@ -23,6 +23,12 @@ ABSENT = {"fault": "cannot run here"}
 def peers_of(user: UserProject) -> list[dict[str, Any]]:
     (path,) = user.root.glob(".faperf/history/*/peers/*.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def faperf(user: UserProject) -> Cli:
+    """A process of its own: the host's stand-ins come with it."""
+    return cli_in(user.root)
 
 
 @pytest.fixture

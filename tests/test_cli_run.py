@@ -138,7 +138,7 @@ def test_no_project_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     answer = cli_in(tmp_path)("run")
     assert answer.exit_code == 1
     assert "no manifests/ here" in answer.stderr
-    assert "mkdir manifests kernels" in answer.stderr
+    assert "faperf new NAME" in answer.stderr
 
 
 def test_a_dirty_tree_is_recorded_as_such(faperf: Cli, user: UserProject) -> None:

@@ -233,7 +233,7 @@ def test_show(user: UserProject, faperf: Cli) -> None:
 def test_check_finds_what_is_wrong(user: UserProject, faperf: Cli) -> None:
     answer = faperf("check")
     assert answer.exit_code == 0
-    assert "1 manifests, no problems" in answer.stdout
+    assert "1 manifest, no problems" in answer.stdout
     user.edit("manifests/t1.yaml", "S / 64", "S / 48")
     user.version("t2", "t9")
     user.edit("manifests/t2.yaml", "launches:", "launchs:")
@@ -273,6 +273,36 @@ def test_new_overwrites_nothing(user: UserProject, faperf: Cli) -> None:
     assert (user.root / "kernels/t2.cu").read_text() == "// mine\n"
     assert not (user.root / "manifests/t2.yaml").exists()
     assert faperf("new", "t3", "--from", "t9").exit_code == 2
+
+
+def test_the_first_version_is_a_kernel_to_fill_in(tmp_path: Path) -> None:
+    """In an empty directory, for a project's own operation: what it writes is checked; a run then says what is missing."""
+    faperf = cli_in(tmp_path)
+    assert faperf("run").exit_code == 1
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.faperf]\ndefault-target = "sm_90a"\noperations = {mix = "mix:MIX"}\n'
+    )
+    (tmp_path / "mix.py").write_text(
+        "from faperf.operations.attention_forward import AttentionForward\n"
+        "class Mix(AttentionForward):\n    name = 'mix'\nMIX = Mix()\n"
+    )
+    answer = faperf("new", "a1", "--title", 'the "first": one')
+    assert answer.exit_code == 0, answer.output
+    assert answer.stdout.splitlines()[:3] == ["kernels/a1.cu", "manifests/a1.yaml", "manifests/workloads.yaml"]
+    assert (
+        "void mix(const __half* Q, const __half* K, const __half* V, __half* O, int B"
+        in (tmp_path / "kernels/a1.cu").read_text()
+    )
+    assert "1 manifest, no problems" in faperf("check").stdout
+    (row,) = json.loads(faperf("list", "--format", "json").stdout)["versions"]
+    assert (row["title"], row["operation"]["name"]) == ('the "first": one', "mix")
+    assert faperf("new", "a1").exit_code == 1
+    other = faperf("new", "a2", "--operation", "attention_forward")
+    assert "has no workload of attention_forward" in other.stderr
+    assert "there are: mix, attention_forward" in faperf("new", "a2", "--operation", "nope").stderr
+    assert not (tmp_path / "kernels/a2.cu").exists()
+    (tmp_path / "manifests/a1.yaml").unlink()
+    assert "faperf new NAME" in faperf("run").stderr
 
 
 # ── the machine ──

@@ -15,7 +15,7 @@ from faperf.metrics import corrected_in
 from faperf.operations import Operations
 from tests import facts, fake_gpu
 from tests.compiling import script
-from tests.conftest import REPOSITORY, Cli, UserProject
+from tests.conftest import REPOSITORY, Cli, UserProject, cli_in
 
 DATA = REPOSITORY / "tests/data/ncu"
 METRICS = TABLE["9.0"] | {r: [f"smsp__average_warps_issue_stalled_{r}_per_issue_active.ratio"] for r in STALLS}
@@ -198,7 +198,7 @@ def test_run_counts_and_records_and_explain_uses_it(user: UserProject, faperf: C
     gpu = tmp_path / "gpu"
     environment = fake_gpu.install(gpu)
     fake_ncu(gpu / "bin")
-    answer = faperf("run", "--counters", env=environment)
+    answer = cli_in(user.root)("run", "--counters", env=environment)
     assert answer.exit_code == 0, answer.output
     assert "TCA" in answer.stdout
     assert "51.2%" in answer.stdout

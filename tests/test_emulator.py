@@ -11,7 +11,10 @@ import pytest
 
 from faperf.emulating import Emulation
 from faperf.emulator import SCHEDULES
+from faperf.emulator.decode import decode
 from faperf.emulator.fault import DiagnosisError, NotEmulatedError
+from faperf.emulator.memory import SHARED_START
+from faperf.emulator.ptx import parse
 from faperf.operations import BUILT_IN
 from faperf.toolchain import Toolchain
 from tests.emulating import run_kernel, subject_of
@@ -78,6 +81,23 @@ def test_a_scaled_operand_is_wrong(toolchain: Toolchain, shared_cache: Path) -> 
     check = Emulation(ATTENTION).check(broken, "normal")
     assert check.failure is not None
     assert "relative L2 error" in check.failure
+
+
+TWO_KERNELS = """
+.version 9.0
+.target sm_90a
+.address_size 64
+.shared .align 8 .b8 of_a[16];
+.shared .align 16 .b8 of_b[64];
+.extern .shared .align 16 .b8 smem[];
+.entry a() { .reg .b32 %r<2>; mov.u32 %r1, of_a; ret; }
+.entry b() { .reg .b32 %r<2>; mov.u32 %r1, of_b; ret; }
+"""
+
+
+def test_shared_variables_of_other_kernels_take_no_room() -> None:
+    module = parse(TWO_KERNELS)
+    assert [decode(module, name).dynamic_smem - SHARED_START for name in "ab"] == [16, 64]
 
 
 ARITHMETIC = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -13,7 +14,7 @@ from faperf.emulator.fault import ENDED, OUT_OF_BOUNDS, DiagnosisError, NotEmula
 from faperf.emulator.ptx import Module, parse
 from faperf.launch import ResolvedArgument, ResolvedLaunch
 from faperf.toolchain import Toolchain
-from tests.emulating import run_kernel
+from tests.emulating import run_kernel, subject_of
 from tests.mutations_cluster import CLUSTER, SHAPES, build, found, is_right
 
 pytestmark = pytest.mark.compile
@@ -65,36 +66,33 @@ def test_a_launch_that_cannot_be_is_refused(kernels: dict[str, Module], grid: in
         device.launch(ResolvedLaunch("share", (grid, 1, 1), (64, 1, 1), (cluster, 1, 1), 4096, arguments))
 
 
-READ_THE_OTHER = """extern "C" __global__ void __cluster_dims__(2, 1, 1) k(unsigned* out) {
+READ_THE_OTHER = """extern "C" __global__ void __cluster_dims__(2, 1, 1) k(unsigned* out, int own) {
     __shared__ unsigned mine[32];
     unsigned rank, far, value;
-    asm("mov.u32 %%0, %%cluster_ctarank;" : "=r"(rank));
+    asm("mov.u32 %0, %cluster_ctarank;" : "=r"(rank));
     mine[threadIdx.x] = threadIdx.x;
     asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
     if (rank == 0) return;
-    asm("mapa.shared::cluster.u32 %%0, %%1, 0;" : "=r"(far) : "r"((unsigned)__cvta_generic_to_shared(mine + threadIdx.x)));
-    asm volatile("ld.%s.u32 %%0, [%%1];" : "=r"(value) : "r"(far) : "memory");
+    asm("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(far) : "r"((unsigned)__cvta_generic_to_shared(mine + threadIdx.x)));
+    if (own) asm volatile("ld.shared::cta.u32 %0, [%1];" : "=r"(value) : "r"(far) : "memory");
+    else asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(far) : "memory");
     out[threadIdx.x] = value;
 }"""
 
 
-@pytest.mark.parametrize(
-    ("space", "kind", "said"),
-    [
-        ("shared::cluster", ENDED, r"accesses the shared memory of CTA \(0, 0, 0\), which has ended|ends while"),
-        ("shared::cta", OUT_OF_BOUNDS, "of another CTA, without .shared::cluster"),
-    ],
-)
-def test_a_ctas_memory_is_reached_while_it_runs(
-    space: str, kind: str, said: str, tmp_path: Path, toolchain: Toolchain
-) -> None:
+def test_a_ctas_memory_is_reached_while_it_runs(tmp_path: Path, toolchain: Toolchain) -> None:
     """In one schedule it has ended, in another not; nothing tells it to wait. ld.shared::cta faults so on an H200."""
-    for schedule in SCHEDULES:
-        with pytest.raises(DiagnosisError, match=said) as error:
-            run_kernel(
-                READ_THE_OTHER % space, tmp_path, toolchain, out=np.zeros(32, np.uint32), grid=2, schedule=schedule
-            )
-        assert error.value.kind == kind
+    for own, kind, said in (
+        (0, ENDED, r"accesses the shared memory of CTA \(0, 0, 0\), which has ended|ends while"),
+        (1, OUT_OF_BOUNDS, "of another CTA, without .shared::cluster"),
+    ):
+        for schedule in SCHEDULES:
+            with pytest.raises(DiagnosisError, match=said) as error:
+                run_kernel(
+                    READ_THE_OTHER, tmp_path, toolchain,
+                    out=np.zeros(32, np.uint32), grid=2, schedule=schedule, scalars=(own,),
+                )  # fmt: skip
+            assert error.value.kind == kind
 
 
 def test_clusters_are_numbered_as_on_a_card() -> None:
@@ -123,3 +121,19 @@ ret;
             rank = y % 2 * 2 + x % 2
             within = (x, y, 0, x // 2, y // 2, 0, x % 2, y % 2, 0)
             assert tuple(found_there[y, x]) == (*within, 2, 2, 1, 2, 2, 1, rank, 4)
+
+
+@pytest.mark.parametrize(("version", "target"), [("h21", "sm_90a"), ("v21", "sm_103a")])
+def test_ctas_that_share_nothing_are_the_same_in_a_cluster(
+    version: str, target: str, shared_cache: Path, toolchain: Toolchain
+) -> None:
+    """A producer and consumers in each CTA, all CTAs of a cluster in one path: wgmma, tcgen05, rings of mbarriers."""
+    subject = subject_of(version, target, {"B": 1, "H": 1, "S": 512, "D": 128}, toolchain, shared_cache)
+    random, module, results = np.random.RandomState(0), parse(subject.ptx), []
+    inputs = {name: random.randn(1, 512, 1, 128).astype(np.float16) for name in "QKV"}
+    for cluster in ((1, 1, 1), (2, 1, 1)):
+        device = Device(module, {**inputs, "O": np.zeros((1, 512, 1, 128), np.float16)})
+        for launch in subject.launches:
+            device.launch(msgspec.structs.replace(launch, cluster=cluster))
+        results.append(device.memory.content("O"))
+    np.testing.assert_array_equal(*results)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from faperf.emulator import RANDOM, SCHEDULES
-from faperf.emulator.fault import EXPECT_TX, DiagnosisError
+from faperf.emulator.fault import EXPECT_TX, MISSING_WAIT, DiagnosisError
 from faperf.toolchain import Toolchain
 from tests.emulating import run_kernel
 
@@ -42,7 +42,7 @@ extern "C" __global__ void k(const int* in, int* out, int order) {
         const int* from = in + 128 * round;
         if (threadIdx.x == 0) {
             switch (order) {
-            case 0: FIRST SECOND arrive_expect(bar, 512); break;
+            case 0: case 10: case 11: FIRST SECOND arrive_expect(bar, 512); break;
             case 1: expect(bar, 256); FIRST arrive_expect(bar, 256); SECOND break;
             case 2: FIRST expect(bar, 256); SECOND expect(bar, 256); arrive(bar); break;
             case 3: arrive_expect(bar, 256); FIRST SECOND break;
@@ -54,14 +54,15 @@ extern "C" __global__ void k(const int* in, int* out, int order) {
             case 9: arrive_expect(bar, 256); break;
             }
         }
-        if (threadIdx.x == 32 && order >= 8) { FIRST SECOND }
-        wait(bar, round & 1);
+        if (threadIdx.x == 32 && (order == 8 || order == 9)) { FIRST SECOND }
+        if (order < 10 || threadIdx.x % 32 == 0) wait(bar, round & 1);
+        if (order == 10) __syncwarp();
         if (threadIdx.x < 64) out[128 * round + threadIdx.x] = tile[0][threadIdx.x];
         __syncthreads();
     }
 }
 """
-RIGHT = (0, 1, 2, 8)
+RIGHT = (0, 1, 2, 8, 10)
 EXPECTS = {3: 256, 4: 528, 5: 256, 6: 528, 7: 0, 9: 256}
 
 
@@ -85,3 +86,8 @@ def test_expected_and_copied_bytes(tmp_path: Path, toolchain: Toolchain) -> None
                 run(order, schedule, tmp_path, toolchain)
             assert raised.value.kind == EXPECT_TX, (order, schedule)
             assert ".cu:" in raised.value.where
+        with pytest.raises(
+            DiagnosisError, match=r"lane 1 of warp . .* and only lane 0 has waited for: no __syncwarp"
+        ) as raised:
+            run(11, schedule, tmp_path, toolchain)
+        assert raised.value.kind == MISSING_WAIT

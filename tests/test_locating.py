@@ -22,8 +22,8 @@ def annotated(answer_json: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def faperf(user: UserProject, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    return cli_here(user.root, monkeypatch)
+def faperf(user: UserProject) -> Cli:
+    return cli_here(user.root)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_paths_count_from_the_repositorys_root(user: UserProject, monkeypatch: p
         inner.write(name, (user.root / name).read_text())
     user.commit("a project within")
     inner.edit("kernels/t1.cu", "O[i] =", "O[j] =")
-    answer = cli_here(inner.root, monkeypatch)("gate", "--no-gpu", "--baseline", "HEAD", "--format", "sarif")
+    answer = cli_here(inner.root)("gate", "--no-gpu", "--baseline", "HEAD", "--format", "sarif")
     assert answer.exit_code == 5, answer.output
     (result,) = json.loads(answer.stdout)["runs"][0]["results"]
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "deep/er/kernels/t1.cu"

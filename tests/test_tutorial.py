@@ -42,19 +42,19 @@ def test_the_tutorial_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s
             Path(step["file"]).write_text(step["text"])
         elif step["language"] == "console":
             for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", step["text"], re.MULTILINE):
-                follow(command, expected, monkeypatch)
+                follow(command, expected)
                 commands += 1
     assert commands > 20
     assert (project / "gate.sarif").read_text().count('"uri": "kernels/s2.cu"') >= 1
 
 
-def follow(command: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def follow(command: str, expected: str) -> None:
     """Run a command; its output must have each expected line, in this order, where … stands for anything."""
     code = int(match[1]) if (match := re.match(r"\(exit code (\d+)\)\n", expected)) else 0
     expected = expected.removeprefix(match[0]) if match else expected
     words = shlex.split(command)
     if words[0] == "faperf":
-        answer = cli_here(Path.cwd(), monkeypatch)(*words[1:])
+        answer = cli_here(Path.cwd())(*words[1:])
     else:
         python = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         shell = subprocess.run(["bash", "-c", command], env={**os.environ, **python}, capture_output=True, text=True)

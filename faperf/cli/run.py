@@ -94,6 +94,7 @@ def run(
         raise click.UsageError("--resume goes on with a run of the working tree; with --commits use --skip-existing")
     if skip_existing and not commits:
         raise click.UsageError("--skip-existing goes with --commits")
+    from faperf.errors import SelectionError
     from faperf.worker import Here
 
     with nullcontext(Here()) if no_gpu or commits else Here.find() as here, progress_shown() as progress:
@@ -101,6 +102,8 @@ def run(
         from faperf.harness import Wish, run_tree
 
         project = open_project(directory)
+        if not (versions or commits) and not project.has_versions:
+            raise SelectionError("manifests/ has no version yet", remedy="faperf new NAME starts one")
         selection = Selection(versions, targets)
         workshop = Workshop.open(project, nvcc=nvcc, jobs=jobs, progress=progress)
         if commits:

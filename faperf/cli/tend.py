@@ -38,32 +38,52 @@ def check(directory: Path, style: str) -> None:
         for problem in problems:
             click.echo(str(problem))
         count = len(manifests.versions) + len(manifests.broken)
-        click.echo(f"{count} manifests, {len(problems) or 'no'} problem{'' if len(problems) == 1 else 's'}")
+        click.echo(
+            f"{count} manifest{'' if count == 1 else 's'}, {len(problems) or 'no'} problem{'' if len(problems) == 1 else 's'}"
+        )
     if problems:
         sys.exit(1)
 
 
 @click.command()
 @click.argument("version")
-@click.option("--from", "parent", required=True, metavar="W", type=VERSION, help="The version to start from.")
+@click.option("--from", "parent", metavar="W", type=VERSION, help="The version to start from.")
 @click.option("--title", default="say what this version changes", show_default=True, help="A line for the ladder.")
+@click.option("--operation", metavar="NAME", help="Without --from: what it computes; the project's own by default.")
 @click.pass_obj
-def new(directory: Path, version: str, parent: str, title: str) -> None:
-    """Start VERSION from another one: copy its kernel and its manifest.
+def new(directory: Path, version: str, parent: str | None, title: str, operation: str | None) -> None:
+    """Start VERSION: a copy of another one's kernel and manifest, or without --from a kernel without a body.
 
     \b
     Example:
       faperf new v14 --from v13 --title "TMA replaces cp.async"
+      faperf new g1 --operation gemm    the first one of a project
     """
     from faperf.building import Selection
+    from faperf.errors import SelectionError
     from faperf.manifest import load_manifests
-    from faperf.scaffold import new_version
+    from faperf.operations import BUILT_IN, load_operations
+    from faperf.project import Project
+    from faperf.scaffold import first_version, new_version
 
-    project = open_project(directory)
-    manifests = load_manifests(project)
-    Selection((parent,)).steps(manifests)
-    source, manifest = new_version(project, version, manifests.versions[parent], title)
-    click.echo(f"{project.relative(source)}\n{project.relative(manifest)}")
+    if parent:
+        if operation:
+            raise click.UsageError("--operation is for a version without --from")
+        project = open_project(directory)
+        manifests = load_manifests(project)
+        Selection((parent,)).steps(manifests)
+        written = list(new_version(project, version, manifests.versions[parent], title))
+    else:
+        project = Project.find(directory, or_there=True)
+        operations = load_operations(project)
+        name = operation or next(iter([*project.config.operations, *BUILT_IN]))
+        if name not in operations:
+            known = ", ".join([*project.config.operations, *BUILT_IN])
+            raise SelectionError(
+                f"no operation '{name}'", remedy=f"there are: {known}; docs/tutorial.md shows how to write one"
+            )
+        written = first_version(project, version, title, name, operations[name])
+    click.echo("\n".join(map(project.relative, written)))
     click.echo(f"Edit them, then: faperf check && faperf run {version}")
 
 

@@ -273,7 +273,7 @@ def history(
     from faperf.history import History
     from faperf.judge import thresholds_from
     from faperf.report.course import course_text, seen_of, stands_text
-    from faperf.series import ancestry, changes_of, positions_of, series_of, stands_of
+    from faperf.series import ancestry, changes_of, described, positions_of, series_of, stands_of
 
     project = open_project(directory)
     records, repository = History(project), open_repository(project)
@@ -290,7 +290,9 @@ def history(
         if own:
             shown = [stand.commit for found in own.values() for stand in found[-last:]]
             limits = thresholds_from(project.config.thresholds)
-            present(stands_text(version, own, repository.described(shown), limits, last, style), style)
+            present(
+                stands_text(version, own, described(records, repository, shown, version), limits, last, style), style
+            )
             say_warnings(records)
             return
     if not fitting:
@@ -308,7 +310,8 @@ def history(
     counters = [c for c in records.counters() if c.workload == chosen.place.workload]
     builds = {point.timing.build for point in newest}
     seen = {key: seen_of(records.build(key), [c for c in counters if c.build == key]) for key in builds}
-    click.echo(course_text(chosen, changes, repository.described(shown), fitting, seen, last, style))
+    named = described(records, repository, shown, version)
+    click.echo(course_text(chosen, changes, named, fitting, seen, last, style))
     say_warnings(records)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from faperf.chips import path_generation
@@ -10,6 +11,7 @@ from faperf.diagnose.compiler import block_of_ld_red, messages, spill_evidence, 
 from faperf.diagnose.counted import waits
 from faperf.diagnose.facts import Cause, Effect, Facts
 from faperf.judge import Rule, Severity, Thresholds, compare_static, less_accurate
+from faperf.listing import Line
 from faperf.record import KernelFacts
 
 
@@ -210,9 +212,8 @@ def ctas(new: Facts, old: Facts, limits: Thresholds) -> Iterator[Cause]:
 def accuracy(new: Facts, old: Facts, limits: Thresholds) -> Iterator[Cause]:
     """Speed that was bought with precision. The time's own verdict stands beside it."""
     worse = less_accurate(old.checks, new.checks, limits)
-    halves = [
-        f"{name} in the main loop {a} → {b}" for name, a, b in _grown(new, old, "HFMA2", "HADD2", "HMUL2") if b >= a + 4
-    ]
+    before, now = (_half_arithmetic(side) for side in (old, new))
+    halves = [f"{name} in the main loop {before[name]} → {n}" for name, n in now.items() if n >= before[name] + 4]
     exps = [side.kernel.main_loop.get("MUFU", 0) for side in (old, new)]
     if halves and exps[1] < exps[0]:
         halves.append(f"MUFU in the main loop {exps[0]} → {exps[1]}")
@@ -224,7 +225,7 @@ def accuracy(new: Facts, old: Facts, limits: Thresholds) -> Iterator[Cause]:
     evidence += [f"as published: {said}"] if said else []
     if not worse:
         evidence.append("no check here shows it" if new.checks and old.checks else "accuracy was not measured here")
-    lines = [line for line in new.lines if line.main and line.name in ("HFMA2", "HADD2", "HMUL2")]
+    lines = [line for line in new.lines if line.main and _computes_in_halves(line)]
     yield Cause(
         name="precision traded for speed",
         effect=Effect.GAIN,
@@ -234,6 +235,21 @@ def accuracy(new: Facts, old: Facts, limits: Thresholds) -> Iterator[Cause]:
         advice="Keep sums and the accumulator in float32 for long sequences; the error grows with their length.",
         places=new.where(lines, lambda n: f"{n} half-precision") if halves else [],
     )
+
+
+HALVES = ("HFMA2", "HADD2", "HMUL2")
+
+
+def _computes_in_halves(line: Line) -> bool:
+    """HADD2.F32 only widens a half to float32."""
+    return line.name in HALVES and not line.instruction.opcode.startswith("HADD2.F32")
+
+
+def _half_arithmetic(side: Facts) -> Counter[str]:
+    """Instructions of the main loop; without a listing HADD2 may be either kind, and does not count."""
+    if side.lines:
+        return Counter(line.name for line in side.lines if line.main and _computes_in_halves(line))
+    return Counter({name: side.kernel.main_loop.get(name, 0) for name in HALVES if name != "HADD2"})
 
 
 def _grown(new: Facts, old: Facts, *opcodes: str) -> Iterator[tuple[str, int, int]]:

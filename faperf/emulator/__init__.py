@@ -8,6 +8,10 @@
     cluster    what CTAs do in each other's shared memory
     barrier    mbarriers, and the barriers of a CTA and of a cluster
     transactions  the bytes that mbarriers expect, and those that are copied to them
+    overrun    mbarriers' phases that may end before a warp has seen the last one
+    moments    lanes of one warp, which need not be in step
+    pending    what a warp has not waited for, in program order
+    provenance  where the operands of a wrong product come from
     schedule   which path runs next, when a transfer lands, what stands still
     matrix     matrices in shared memory, as descriptors name them
     emulate    tensors in emulated memory, and resolved launches over them
@@ -15,7 +19,7 @@
 Needs numpy; this module does not, so that a command may ask for VERSION and SCHEDULES alone.
 """
 
-VERSION = 11
+VERSION = 12
 """Part of every kept verdict: raise it when a result or a diagnosis may change."""
 
 LOCKSTEP = "lockstep"

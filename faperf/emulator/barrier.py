@@ -364,6 +364,7 @@ class PhaseWait:
         return ready
 
     def proceed(self, path: Path) -> None:
+        path.wave.moments.wait(path)
         lanes, barriers = path.lanes(), path.wave.barriers
         for at, which in by_value(self.address[lanes]):
             counter = barriers.mbarrier(at, path.ctas[which], self.ins)

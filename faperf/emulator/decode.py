@@ -26,6 +26,7 @@ from faperf.emulator.state import SPECIALS, STORAGE, Array, Path
 Operation = Callable[[Path], None]
 Blocking = Callable[[Path], Wait | None]
 PARAM_WINDOW = 0x0300_0000_0000
+_SYMBOL = re.compile(r"[A-Za-z_$][\w$]*")
 
 HANDLERS: dict[str, tuple[Callable[[Decoder, Instruction], Operation | Batchable], str]] = {}
 """By the first parts of an opcode, with what it does to memory (`batch`); the longest that fits is taken."""
@@ -107,8 +108,11 @@ def meets(ins: Instruction) -> bool:
 
 
 def decode(module: Module, entry: str) -> Program:
-    """Raises NotEmulatedError, with the source line, for what is not known."""
-    return Decoder(module, module.kernels[entry]).program()
+    """Once for each kernel. Raises NotEmulatedError, with the source line, for what is not known."""
+    if entry not in module.decoded:
+        module.decoded[entry] = Decoder(module, module.kernels[entry]).program()
+    found: Program = module.decoded[entry]
+    return found
 
 
 @dataclass(frozen=True)
@@ -142,9 +146,14 @@ class Decoder:
         self.ins: Instruction
 
     def _lay_out(self) -> None:
-        """Static shared variables first, then the dynamic ones at one place; local variables from 0."""
+        """Static shared variables first, then the dynamic ones at one place; local variables from 0.
+
+        Of the module's shared variables those that this kernel names: others are of other kernels.
+        """
         shared, local, dynamic = SHARED_START, 0, []
-        for variable in [*self.module.variables, *self.kernel.variables]:
+        named = {name for ins in self.kernel.instructions for text in ins.operands for name in _SYMBOL.findall(text)}
+        own = [variable for variable in self.module.variables if variable.space != "shared" or variable.name in named]
+        for variable in [*own, *self.kernel.variables]:
             if variable.space == "shared" and variable.size:
                 shared = -(-shared // variable.align) * variable.align
                 self._symbols[variable.name] = shared

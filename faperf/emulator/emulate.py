@@ -34,7 +34,7 @@ from faperf.launch import ResolvedArgument, ResolvedLaunch
 
 PACKS = (ops_arithmetic, ops_data, ops_call, ops_sm80, ops_sm90, ops_cluster, ops_sm100, ops_sm100_mma)
 """Importing a pack registers its opcodes."""
-LANES = 4096
+LANES = 8192
 """Lanes that run together, about: more make numpy's calls longer, fewer make more calls."""
 SMEM_LIMIT = 227 * 1024
 SCALARS = {"i32": "<i", "u32": "<I", "i64": "<q", "u64": "<Q"}
@@ -53,8 +53,8 @@ def cluster_of(kernel: Kernel, grid: tuple[int, int, int], cluster: tuple[int, i
 class Device:
     """Tensors in emulated memory, and the launches that run over them.
 
-    `tensors` maps each name to its array; they are copied in. Programs are decoded once a kernel. With `exact_sums` matrix
-    products are summed bit for bit as an H200 sums them (`tensor_core`), which is slow.
+    `tensors` maps each name to its array; they are copied in. With `exact_sums` matrix products are summed bit for bit
+    as an H200 sums them (`tensor_core`), which is slow.
     """
 
     def __init__(self, module: Module, tensors: Mapping[str, Any], exact_sums: bool = False) -> None:
@@ -72,7 +72,6 @@ class Device:
         """What `provenance` found out of order, where origins are followed."""
         self.trace: Callable[[Path, Instruction], None] | None = None
         self._maps: list[TensorMap] = []
-        self._programs: dict[str, Program] = {}
         self._variables: dict[str, int] = {}
         for variable in [*module.variables, *(v for k in module.kernels.values() for v in k.variables)]:
             if variable.space in ("global", "const"):
@@ -83,11 +82,9 @@ class Device:
 
     def program(self, entry: str) -> Program:
         """Raises NotEmulatedError."""
-        if entry not in self._programs:
-            if entry not in self.module.kernels:
-                raise NotEmulatedError(f"the PTX has no kernel {entry}")
-            self._programs[entry] = decode(self.module, entry)
-        return self._programs[entry]
+        if entry not in self.module.kernels:
+            raise NotEmulatedError(f"the PTX has no kernel {entry}")
+        return decode(self.module, entry)
 
     def launch(
         self, launch: ResolvedLaunch, schedule: str = LOCKSTEP, seed: int = 0, sample: int | None = None

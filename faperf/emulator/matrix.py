@@ -86,6 +86,13 @@ def footprint(d: Descriptor, rows: int, depth: int, across: bool) -> Footprint:
     return Footprint((address[::8].T if across else address[:, ::8]) >> 4, across)
 
 
+@lru_cache(maxsize=4096)
+def footprints(descriptors: tuple[Descriptor, ...], rows: int, depth: int, across: bool) -> Footprint:
+    """Operands of `rows` × `depth` one after the other along k."""
+    parts = [footprint(each, rows, depth, across).chunks for each in descriptors]
+    return Footprint(np.concatenate(parts, axis=0 if across else 1), across)
+
+
 def addresses_of(d: Descriptor, rows: int, depth: int, across: bool) -> Array:
     """The shared address of each element [row, k] of an operand of `rows` × `depth`.
 

@@ -15,7 +15,7 @@ import numpy as np
 from faperf.emulator.cluster import Visits
 from faperf.emulator.fault import MISALIGNED, MISSING_WAIT, OUT_OF_BOUNDS, RACE, UNINITIALISED, DiagnosisError
 from faperf.emulator.ptx import Instruction
-from faperf.emulator.state import BARRIER_AGENTS, CLOCK_BITS, COPY, FIRST_BARRIER, RANK_BIT, TENSOR, WARP, Array, Path
+from faperf.emulator.state import BARRIER_AGENTS, CLOCK_BITS, COPY, FIRST_BARRIER, RANK_BIT, TENSOR, Array, Path
 
 if TYPE_CHECKING:
     from faperf.emulator.state import Wave
@@ -136,6 +136,10 @@ WRITTEN = {1: 0x0F, 2: 0x0F0F, 4: 0x0F0F_0F0F, 8: 0x0F0F_0F0F_0F0F_0F0F}
 """All bits of so many words."""
 
 
+Place = tuple[Any, slice]
+"""Which CTAs, and a run of bytes in the shared memory of each."""
+
+
 class Shared:
     """Shared memory of every CTA of a wave, one after the other, with the shadow of each word.
 
@@ -155,14 +159,11 @@ class Shared:
         self.reads = np.zeros((total // CHUNK, wave.warps), np.int32)  # each warp's clock at its last read of a chunk
         self.small_reads = np.zeros((total // 4, wave.warps), np.int32)  # the same of a word by itself
         self.read_small = np.zeros(total // 4, bool)
+        self.latest = np.zeros(total // CHUNK, np.int32)  # the largest clock of any warp at the last read of a chunk
         self.async_read = np.zeros(
             total // CHUNK, np.int32
         )  # agent << CLOCK_BITS | clock of the last asynchronous read
         self.read_line = np.zeros(total // CHUNK, np.int32)
-        self.lane = np.zeros(
-            total // 4, np.uint8
-        )  # the lane that stored last, in its warp's `moment`; -1: not followed
-        self.moment = np.full(total // 4, -1, np.int32)
         self._flat_clocks = wave.clocks.reshape(-1)
         self.visits: Visits | None = Visits(wave) if wave.size > 1 else None
 
@@ -209,6 +210,7 @@ class Shared:
         self._check_written(warps, offset, size, ins)
         column = warps // len(self.wave.ctas)
         clock = self.wave.clocks[warps, column]
+        self.latest[offset >> 4] = self.wave.clocks[:, : self.wave.warps].max()
         if size == CHUNK:
             self.reads[offset >> 4, column] = clock
             return
@@ -230,44 +232,41 @@ class Shared:
         self.stamp[offset >> 2], self.line[offset >> 2] = stamp, ins.index
         np.bitwise_or.at(self.written, offset >> 2, (((1 << size) - 1) << (offset & 3)).astype(np.uint8))
 
-    def stored_by_lanes(self, path: Path, offset: Array, size: int, moment: Array) -> None:
-        """Lanes store `size` bytes, [instruction, lane], each in its `moment` (`Wave.moments`)."""
-        words = (offset >> 2)[..., None] + np.arange(max(1, size // 4))
-        if size < 4:
-            self.moment[words] = -1
-            return
-        lanes = (path.lanes() % WARP).astype(np.uint8)[:, None]
-        self.lane[words], self.moment[words] = lanes, moment[..., None]
-        several = self.lane[words] != lanes  # one word by several lanes: one and the same to each of them
-        if several.any():
-            self.moment[words[several]] = -1
-
-    def check_lanes(self, path: Path, offset: Array, size: int, moment: Array, ins: Instruction) -> None:
-        """What another lane of a warp stored, a lane may read after they have met. Raises DiagnosisError."""
-        words = (offset >> 2)[..., None] + np.arange(size // 4)
-        now = self.moment.take(words) == moment[..., None]
-        if not now.any():
-            return
-        warps, lanes = path.flat_warps, path.lanes() % WARP
-        own = (self.stamp[words] >> CLOCK_BITS) == (warps // len(self.wave.ctas))[:, None]
-        wrong = now & own & (self.lane[words] != lanes[:, None])
-        if wrong.any():
-            at = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
-            word, reader = int(words[at]), int(at[1])
-            writer = self.wave.program.kernel.instructions[int(self.line[word])]
-            raise DiagnosisError(
-                RACE,
-                f"lane {int(lanes[reader])} of {self._warp(int(warps[reader]))} reads shared address {self._address(word):#x}, "
-                f"which lane {int(self.lane[word])} of it wrote ({writer.opcode}, {writer.place}): no __syncwarp between",
-                ins.place,
-            )
-
     def write_later(self, warps: Array, offset: Array, size: int, stamp: Array, ins: Instruction) -> None:
         """An asynchronous agent begins to write on behalf of warps; `landed` says when it is done. `stamp` has its clock."""
         self.check_write(warps, offset, size, ins)
         self._mark(offset, size, stamp, ins)
         words = max(1, size // 4)
         self.written.view(UNITS[words])[offset // size] = 0
+
+    def write_run_later(
+        self, warps: Array, homes: Array, start: int, size: int, stamp: Array, ins: Instruction
+    ) -> Place:
+        """The same of `size` bytes from `start` on, whole chunks, in each of some CTAs (`homes` ascend). Gives their place."""
+        which = slice(None) if len(homes) == len(self.wave.ctas) * self.wave.size else homes
+        words, chunks = ((which, slice(start // unit, (start + size) // unit)) for unit in (4, CHUNK))
+        floor = self._floor(warps)
+        quick = (
+            self._all_told(floor, self._by_cta(self.stamp)[words])
+            and self._by_cta(self.latest)[chunks].max() <= floor[: self.wave.warps].min()
+            and self._all_told(floor, self._by_cta(self.async_read)[chunks])
+        )
+        if not quick:
+            offset = homes[:, None] * self.size + np.arange(start, start + size, CHUNK)
+            self.check_write(warps[:, None], offset, CHUNK, ins)
+        self._by_cta(self.stamp)[words] = stamp[:, None]
+        self._by_cta(self.line)[words] = ins.index
+        self._by_cta(self.written)[words] = 0
+        return which, slice(start, start + size)
+
+    def run_landed(self, place: Place, content: Array) -> None:
+        """What was to be written there lies there now: [cta, byte]."""
+        which, run = place
+        self._by_cta(self.bytes)[which, run] = content
+        self._by_cta(self.written)[which, run.start // 4 : run.stop // 4] = WRITTEN[1]
+
+    def _by_cta(self, table: Array) -> Array:
+        return table.reshape(len(self.wave.ctas) * self.wave.size, -1)
 
     def landed(self, offset: Array, size: int) -> None:
         words = max(1, size // 4)
@@ -278,7 +277,8 @@ class Shared:
         offset = chunks << 4
         stamps = self._check_told(warps, offset, CHUNK, ins, "starts a read of")
         self._check_written(warps, offset, CHUNK, ins)
-        self._check_fenced(warps[..., None], stamps, offset, ins)
+        whole = (stamps == stamps[..., :1]).all()
+        self._check_fenced(warps[..., None], stamps[..., :1] if whole else stamps, offset, ins)
         self.async_read[chunks] = stamp
         self.read_line[chunks] = ins.index
 
@@ -309,15 +309,34 @@ class Shared:
             self.stamp.reshape(-1, words)[offset // size] = stamp[..., None]
             self.line.reshape(-1, words)[offset // size] = ins.index
 
+    def _floor(self, warps: Array) -> Array:
+        """Of each agent the clock that the warps, and those between the first and the last of them, have all been told of.
+
+        What is not beyond it need not be looked at warp by warp.
+        """
+        floor: Array = self.wave.clocks[int(warps.min()) : int(warps.max()) + 1].min(0)
+        return floor
+
     def _told(self, warps: Array, stamps: Array) -> Array:
         known = self._flat_clocks.take(warps * self.wave.agents + (stamps >> CLOCK_BITS))
         told: Array = known >= (stamps & ((1 << CLOCK_BITS) - 1))
         return told
 
-    def _check_told(self, warps: Array, offset: Array, size: int, ins: Instruction, does: str) -> Array:
+    def _all_told(self, floor: Array, stamps: Array) -> bool:
+        last = int(stamps.max())
+        if last == int(stamps.min()):
+            return last & ((1 << CLOCK_BITS) - 1) <= int(floor[last >> CLOCK_BITS])
+        limit = np.arange(len(floor), dtype=np.int32) << CLOCK_BITS | floor
+        return not np.count_nonzero(stamps > limit.take(stamps >> CLOCK_BITS))
+
+    def _check_told(
+        self, warps: Array, offset: Array, size: int, ins: Instruction, does: str, floor: Array | None = None
+    ) -> Array:  # fmt: skip
         """The stamps of the words, [.., word]."""
         words = max(1, size // 4)
         stamps = self.stamp.reshape(-1, words).take(offset // max(4, size), axis=0)
+        if self._all_told(self._floor(warps) if floor is None else floor, stamps):
+            return stamps
         told = self._told(warps[..., None], stamps)
         if not told.all():
             at = np.unravel_index(int(np.argmin(told)), told.shape)
@@ -327,32 +346,42 @@ class Shared:
 
     def check_write(self, warps: Array, offset: Array, size: int, ins: Instruction) -> None:
         """A write must be told of the last write there and of every read."""
-        self._check_told(warps, offset, size, ins, "writes")
-        wave, chunks, warps = self.wave, offset >> 4, np.broadcast_to(warps, offset.shape)
-        known = wave.clocks[:, : wave.warps]
-        self._check_read(warps, offset, self.reads[chunks] > known[warps], ins)
-        for word in range(size // 4):
-            words = (offset >> 2) + word
-            if self.read_small[words].any():
-                self._check_read(warps, words << 2, self.small_reads[words] > known[warps], ins)
-        late = ~self._told(warps, self.async_read[chunks])
+        floor, chunks = self._floor(warps), offset >> 4
+        self._check_told(warps, offset, size, ins, "writes", floor)
+        if self.latest.take(chunks).max() > floor[: self.wave.warps].min():
+            self._check_each_read(warps, offset, size, ins)
+        stamps = self.async_read.take(chunks)
+        if self._all_told(floor, stamps):
+            return
+        late = ~self._told(warps, stamps)
         if late.any():
             at = np.unravel_index(int(np.argmax(late)), late.shape)
             chunk = int(chunks[at])
             raise DiagnosisError(
                 MISSING_WAIT,
-                f"{self._warp(int(warps[at]))} writes shared address {self._address(int(offset[at]) >> 2):#x}, which the "
+                f"{self._warp(_at(warps, late, at))} writes shared address {self._address(int(offset[at]) >> 2):#x}, which the "
                 f"asynchronous {self._writer(int(self.async_read[chunk]), int(self.read_line[chunk]))} may still read",
                 ins.place,
             )
+
+    def _check_each_read(self, warps: Array, offset: Array, size: int, ins: Instruction) -> None:
+        known = self.wave.clocks[warps, : self.wave.warps]
+        self._check_read(warps, offset, self.reads.take(offset >> 4, axis=0) > known, ins)
+        words = max(1, size // 4)
+        small = self.read_small.view(UNITS[words]).take(offset // max(4, size))
+        for word in range(size // 4) if np.count_nonzero(small) else ():
+            at = (offset >> 2) + word
+            if self.read_small[at].any():
+                self._check_read(warps, at << 2, self.small_reads[at] > known, ins)
 
     def _check_read(self, warps: Array, offset: Array, late: Array, ins: Instruction) -> None:
         if late.any():
             *at, reader = np.unravel_index(int(np.argmax(late)), late.shape)
             raise DiagnosisError(
                 RACE,
-                f"{self._warp(int(warps[tuple(at)]))} writes shared address {self._address(int(offset[tuple(at)]) >> 2):#x} "
-                f"while {self.wave.warp_name(int(reader))} may still read it: no barrier between",
+                f"{self._warp(_at(warps, late[..., 0], tuple(at)))} writes shared address "
+                f"{self._address(int(offset[tuple(at)]) >> 2):#x} while {self.wave.warp_name(int(reader))} may still read it: no "
+                "barrier between",
                 ins.place,
             )
 
@@ -413,6 +442,11 @@ class Shared:
     def own(self, flat_warp: Array) -> Array:
         """The offset at which the shared memory of a warp's CTA begins."""
         return self.wave.home_of_warp[flat_warp] * self.size
+
+
+def _at(values: Array, like: Array, at: Any) -> int:
+    """An element of `values`, broadcast to the shape of `like`."""
+    return int(np.broadcast_to(values, like.shape)[at])
 
 
 def _lane(path: Path, which: int, lanes: Array | None = None, shape: tuple[int, ...] = ()) -> int:

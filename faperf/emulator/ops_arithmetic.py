@@ -190,12 +190,24 @@ def _fma(d: Decoder, ins: Instruction) -> Elementwise:
 
     def once(x: Array, y: Array, z: Array) -> Array:
         total = x.astype(np.float64) * y + z
-        if mode == "rn" and not doubtful(total).any():
-            return total.astype(np.float32)
-        total = fused(x, y, z, mode)
-        return single(flushed(total, EDGE) if "ftz" in ins else total, mode)
+        if mode != "rn":
+            total = fused(x, y, z, mode)
+            return single(flushed(total, EDGE) if "ftz" in ins else total, mode)
+        near = total.astype(np.float32)
+        where = doubtful(total, near)
+        if len(where):
+            a, b, c = (_at(each, where, total.shape) for each in (x, y, z))
+            exact = fused(a, b, c)
+            near.reshape(-1)[where] = single(flushed(exact, EDGE) if "ftz" in ins else exact)
+        return near
 
     return computed(d, kind, sources, ins.operands[0], once, ins)
+
+
+def _at(values: Array, where: Array, shape: tuple[int, ...]) -> Array:
+    """Elements at flat places of a shape that the values broadcast to."""
+    whole: Array = np.broadcast_to(values, shape)
+    return whole.take(where) if values.shape == shape else whole[np.unravel_index(where, shape)]
 
 
 @handles("min", "max", memory=PURE)

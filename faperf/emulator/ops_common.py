@@ -62,7 +62,7 @@ class Elementwise:
     may be given `out`.
     """
 
-    __slots__ = ("direct", "ftz", "function", "key", "outs", "sat", "sources")
+    __slots__ = ("chooses", "direct", "ftz", "function", "key", "outs", "sat", "sources")
 
     def __init__(
         self, ins: Instruction, outs: list[tuple[str, int]], sources: list[tuple[str, int]], function: Any, extra: Any = None
@@ -70,6 +70,7 @@ class Elementwise:
         self.outs, self.sources, self.function = outs, sources, function
         kinds = tuple(kind for kind, _ in outs)
         self.ftz, self.sat = "ftz" in ins, "sat" in ins and kinds[0][0] == "f"
+        self.chooses = ins.parts[0] in ("max", "min", "neg", "abs")  # flushed afterwards it is as if flushed before
         self.direct = (
             isinstance(function, np.ufunc) and not self.sat and all(kind == kinds[0] for kind, _ in sources)
             and not (self.ftz and kinds[0] == "f32")
@@ -90,7 +91,7 @@ class Elementwise:
 
     def results(self, sources: list[Array]) -> Sequence[Array]:
         """One for each out, with .ftz of floats that go in and come out, and .sat."""
-        if self.ftz:
+        if self.ftz and not self.chooses:
             sources = [
                 flushed(values) if kind == "f32" else values
                 for (kind, _), values in zip(self.sources, sources, strict=True)
@@ -175,10 +176,12 @@ def computed(
     return Elementwise(ins, [(kind, d.out(out, bits_of(kind)))], rows, function, extra)
 
 
-def spaces(path: Path, space: str, address: Array, ins: Instruction) -> tuple[str, Array]:
-    """The space of generic addresses, and the addresses in it."""
-    if space == "shared" and path.wave.size > 1 and "shared::cluster" not in ins:
-        _own(path, address, ins)
+def spaces(
+    path: Path, space: str, address: Array, ins: Instruction, lanes: Array | None = None
+) -> tuple[str, Array]:  # fmt: skip
+    """The space of generic addresses, and the addresses in it. They are those of the path's lanes, or of `lanes`."""
+    if space == "shared" and "shared::cluster" not in ins:
+        own(path, address, ins, lanes)
     if space:
         return ("global" if space == "const" else space), address
     for name, window in (("shared", SHARED_WINDOW), ("local", LOCAL_WINDOW)):
@@ -190,12 +193,16 @@ def spaces(path: Path, space: str, address: Array, ins: Instruction) -> tuple[st
     return "global", address
 
 
-def _own(path: Path, address: Array, ins: Instruction) -> None:
-    """Raises DiagnosisError for an address in another CTA of the cluster, which only `shared::cluster` reaches."""
-    other = address >> RANK_BIT != path.ranks
+def own(path: Path, address: Array, ins: Instruction, lanes: Array | None = None) -> None:
+    """Raises DiagnosisError for a shared address in another CTA of the cluster, which only `shared::cluster` reaches."""
+    wave = path.wave
+    if wave.size == 1:
+        return
+    lanes = path.lanes() if lanes is None else lanes
+    other = address >> RANK_BIT != wave.home_of_warp[wave.flat_warp[lanes]] % wave.size
     if other.any():
         which = int(np.argmax(other))
-        who = path.wave.name_of(int(path.lanes()[which % other.shape[-1]]))
+        who = wave.name_of(int(np.broadcast_to(lanes, other.shape).flat[which]))
         what = f"{who} accesses shared address {int(address.flat[which]):#x}, of another CTA, without .shared::cluster"
         raise DiagnosisError(OUT_OF_BOUNDS, what, ins.place)
 
@@ -225,6 +232,6 @@ def together(path: Path, ins: Instruction) -> None:
 
 def within(path: Path, place: Footprint, ins: Instruction) -> None:
     """Raises DiagnosisError for an operand that is not in the CTA's shared memory."""
-    rank = int(path.ranks[0]) << RANK_BIT
+    rank = int(path.ranks[0]) << RANK_BIT if path.wave.size > 1 else 0
     for chunk in (place.chunks.min(), place.chunks.max()):
         path.wave.shared.locate(path, np.array([rank | chunk << 4]), CHUNK, ins, lanes=path.lanes()[:1])

@@ -218,8 +218,7 @@ class Load(Access):
         if where == "shared":
             memory.read(path, offset, one.bytes, one.ins)
             if one.bytes >= 4 and not {"volatile", "relaxed", "acquire"} & set(one.ins.parts):
-                moments = path.wave.moments(path, [part.ins for part in parts])
-                memory.check_lanes(path, offset, one.bytes, moments, one.ins)
+                path.wave.moments.load(path, offset, one.bytes, [part.ins for part in parts])
         values = memory.view(one.size, one.count).take(offset // one.bytes, axis=0)
         for part, mine in zip(parts, values, strict=True):
             part.spread(path, mine)
@@ -249,8 +248,7 @@ class Store(Access):
         offset = memory.locate(path, at, one.bytes, one.ins)
         if where == "shared":
             memory.write(path, offset, one.bytes, one.ins)
-            moments = path.wave.moments(path, [part.ins for part in parts])
-            memory.stored_by_lanes(path, offset, one.bytes, moments)
+            path.wave.moments.store(path, offset, one.bytes, [part.ins for part in parts])
         r, mask = path.r, path.mask
         values = np.empty((*offset.shape, one.count), UNITS[one.size])
         for index, part in enumerate(parts):

@@ -99,9 +99,12 @@ class TensorMemory:
 
     def told(self, warps: Array, ctas: Array, windows: Array, columns: Array, ins: Instruction) -> None:
         """Each warp must have been told of the last write of what it touches in a window."""
-        stamp = self.stamp[ctas, windows, columns]
+        stamp = every = self.stamp[ctas, windows, columns]
+        if not np.count_nonzero(stamp != stamp[..., :1]):  # all columns at once
+            stamp = stamp[..., :1]
         known = self.wave.clocks[warps, stamp >> CLOCK_BITS] >= stamp & ((1 << CLOCK_BITS) - 1)
         if not known.all():
+            stamp, known = every, np.broadcast_to(known, every.shape)
             at = np.unravel_index(int(np.argmin(known)), known.shape)
             warp, cta, window, column = (
                 int(np.broadcast_to(part, known.shape)[at]) for part in (warps, ctas, windows, columns)
@@ -115,7 +118,7 @@ class TensorMemory:
                 f"{self.wave.warp_name(agent % self.wave.warps)} wrote ({maker.opcode}, {maker.place}): {how}", ins.place,
             )  # fmt: skip
 
-        self._check_fenced(warps, ctas, stamp, columns, ins)
+        self._check_fenced(warps, ctas, stamp, columns[..., : stamp.shape[-1]], ins)
 
     def _check_fenced(self, warps: Array, ctas: Array, stamp: Array, columns: Array, ins: Instruction) -> None:
         """Tensor memory is ordered between threads by tcgen05.fence::before_thread_sync of the one, ::after of the other."""

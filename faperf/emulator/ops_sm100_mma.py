@@ -20,7 +20,7 @@ from faperf.emulator.fault import (
     DiagnosisError,
     NotEmulatedError,
 )
-from faperf.emulator.matrix import footprint, tcgen05_descriptor
+from faperf.emulator.matrix import footprints, tcgen05_descriptor
 from faperf.emulator.ops_common import in_turn_where_wrong, only, spread, within
 from faperf.emulator.ops_sm80 import barrier_address
 from faperf.emulator.ops_sm100 import LANES, WINDOWS, group_of, tensor_memory
@@ -125,16 +125,18 @@ class Product:
         try:
             tmem.told(self.flat[..., None], *place, self.ins)
             tmem.unread(self.flat[..., None], *place, self.ins)
-            lefts, rights = [], []
-            for part, (_, a, b, _, _) in self.chain:
-                self.ins = part.ins
-                lefts.append(self._from_tmem(a) if part.from_tmem else self._operand(a, self.m, self.across_a))
-                rights.append(self._operand(b, self.n, self.across_b))
-                if (kept := origins(wave)) is not None and not part.from_tmem:
-                    kept.look_at_pair(part.ins)
+            if (kept := origins(wave)) is None:
+                left, right = self._operands(self.chain)
+            else:  # one after the other: each may be named
+                pairs = []
+                for part in self.chain:
+                    self.ins = part[0].ins
+                    pairs.append(self._operands([part]))
+                    if not part[0].from_tmem:
+                        kept.look_at_pair(self.ins)
+                left, right = (np.concatenate(parts, axis=2) for parts in zip(*pairs, strict=True))
         finally:
             wave.clocks[self.flat, self.agent] = before
-        left, right = (parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2) for parts in (lefts, rights))
         lanes = self.m * self.folds // self.pair // 4  # of each window
         at = (slice(first, first + len(columns)), slice(None), self.which, slice(half, half + lanes))
         shape = (-1, self.pair, len(columns), self.folds, self.m // self.pair)
@@ -169,36 +171,48 @@ class Product:
             )
         return lane
 
-    def _from_tmem(self, address: int) -> Array:
-        """A: [product, M, 16] from 8 columns."""
+    def _operands(self, chain: list[tuple[TensorMma, list[int]]]) -> tuple[Array, Array]:
+        """A and B of neighbours in the chain, side by side along k."""
+        lefts, rights = ([given[which] for _, given in chain] for which in (1, 2))
+        if not chain[0][0].from_tmem:
+            left = self._from_shared(lefts, self.m, self.across_a)
+        elif lefts == list(range(lefts[0], lefts[0] + 8 * len(lefts), 8)):
+            left = self._from_tmem(lefts[0], 8 * len(lefts))
+        else:
+            left = np.concatenate([self._from_tmem(address, 8) for address in lefts], axis=2)
+        return left, self._from_shared(rights, self.n, self.across_b)
+
+    def _from_tmem(self, address: int, count: int) -> Array:
+        """A: [product, M, 2 · count] from `count` columns."""
         if self.folds > 1:
             raise NotEmulatedError(f"{self.ins.opcode} of M = {self.m} with A in tensor memory", self.ins.place)
         tmem, first = self.tmem, address & 0xFFFF
         half = self._half(address >> 16, "reads A from")
-        columns = np.arange(first, first + 8)
+        columns = np.arange(first, first + count)
         tmem.check(self.flat, self.ctas, columns, self.ins)
         place = (self.ctas[..., None], WINDOWS[:, None], columns)
         tmem.told(self.flat[..., None], *place, self.ins)
         rows = slice(half, half + self.m // self.pair // 4)
-        if not tmem.written[first : first + 8, :, self.which, rows].all():
+        if not tmem.written[first : first + count, :, self.which, rows].all():
             raise DiagnosisError(
                 UNINITIALISED, f"{self.who} multiplies columns from {first} on, not all written", self.ins.place
             )
         tmem.async_read[place] = self.stamp[..., None]
-        cells = tmem.cells[first : first + 8, :, self.which, rows].transpose(2, 1, 3, 0)
-        halves: Array = np.ascontiguousarray(cells).view(np.float16).reshape(-1, self.m, 16)
+        cells = tmem.cells[first : first + count, :, self.which, rows].transpose(2, 1, 3, 0)
+        halves: Array = np.ascontiguousarray(cells).view(np.float16).reshape(-1, self.m, 2 * count)
         return halves.astype(np.float32)
 
-    def _operand(self, bits: int, rows: int, across: bool) -> Array:
-        """[product, rows, 16] in shared memory, which the tensor pipe reads from now on."""
+    def _from_shared(self, descriptors: list[int], rows: int, across: bool) -> Array:
+        """[product, rows, 16 · descriptors] in shared memory, which the tensor pipe reads from now on."""
         shared = self.wave.shared
-        place = footprint(tcgen05_descriptor(bits, self.ins), rows // self.pair, 16, across)
+        each = tuple(tcgen05_descriptor(bits, self.ins) for bits in descriptors)
+        place = footprints(each, rows // self.pair, 16, across)
         within(self.path, place, self.ins)
         base = self.ctas * (shared.size >> 4)
         shared.read_later(self.flat, base + place.chunks.reshape(-1), self.stamp, self.ins)
         if (kept := origins(self.wave)) is not None:
             kept.look(place, base[:, 0], self.wave, self.ins)
-        return place.gather(shared.view(2, 8), base[:, 0]).reshape(-1, rows, 16)
+        return place.gather(shared.view(2, 8), base[:, 0]).reshape(-1, rows, 16 * len(each))
 
 
 def _instruction(bits: int, pair: int, ins: Instruction) -> tuple[int, int, bool]:

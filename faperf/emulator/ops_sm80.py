@@ -13,7 +13,7 @@ from faperf.emulator.barrier import PhaseWait, WaitEach, meetings
 from faperf.emulator.batch import PURE, READ, WRITE
 from faperf.emulator.decode import Blocking, Decoder, Operation, addresses, all_addresses, blocks, handles
 from faperf.emulator.fault import NotEmulatedError
-from faperf.emulator.ops_common import in_turn_where_wrong, only, selected, spaces, together
+from faperf.emulator.ops_common import in_turn_where_wrong, only, own, selected, spaces, together
 from faperf.emulator.provenance import origins
 from faperf.emulator.ptx import Instruction
 from faperf.emulator.rounding import from_brain, halves_of
@@ -196,7 +196,9 @@ class CopyAsync:
     def do(path: Path, parts: list[CopyAsync]) -> None:
         wave, one = path.wave, parts[0]
         size, ins = one.size, one.ins
-        offset = wave.shared.locate(path, all_addresses(path, [part.to for part in parts]), size, ins)
+        to = all_addresses(path, [part.to for part in parts])
+        own(path, to, ins)
+        offset = wave.shared.locate(path, to, size, ins)
         at = all_addresses(path, [part.source for part in parts])
         if one.whole:
             where = wave.memory.locate(path, at, size, ins)
@@ -329,7 +331,7 @@ class Matrices(ABC):
         at = at.reshape(len(parts), -1, WARP)[:, :, : 8 * self.count]
         lanes = path.lanes().reshape(-1, WARP)[:, : 8 * self.count]
         space = "shared" if any(p.startswith("shared") for p in self.ins.parts) else ""
-        _, at = spaces(path, space, at, self.ins)
+        _, at = spaces(path, space, at, self.ins, lanes)
         return path.wave.shared.locate(path, at, 16, self.ins, lanes=lanes), path.wave.flat_warp[lanes[:, :1]]
 
     def run(self, path: Path) -> None:
@@ -448,6 +450,14 @@ class Mma:
             warps = (path.stop - path.start) // WARP
             exact = bool(path.wave.extra.get("exact_sums"))
             for a, n, b, c, outs in plan:
+                if single and not one.brain and not exact and origins(path.wave) is None:
+                    product = _in_quads(table[a], table[b], n, halves, warps)
+                    if mask is True and isinstance(outs, slice):
+                        np.add(product, table[c].view(np.float32), out=table[outs].view(np.float32))
+                    else:
+                        made = (product + table[c].view(np.float32)).view(np.uint32)
+                        table[outs] = made if mask is True else np.where(mask, made, table[outs])
+                    continue
                 left = np.empty((warps, 2, 8, halves, 4, 2), np.float32)
                 left.transpose(3, 1, 0, 2, 4, 5)[...] = unpack(table[a], halves, 2, warps)
                 right = np.empty((warps, n, 8, halves, 4, 2), np.float32)
@@ -466,6 +476,22 @@ class Mma:
                 table[outs] = made if mask is True else np.where(mask, made, table[outs])
 
         return run
+
+
+def _in_quads(a: Array, b: Array, n: int, halves: int, warps: int) -> Array:
+    """n products of f16 as D's registers lie, [4n, lane] of float32; of A's and B's registers, [register, lane].
+
+    The four lanes of a row move together, 16 bytes in all: B's columns stand as (odd or even, lane), as D's registers do.
+    """
+    rows, columns = (np.ascontiguousarray(each).view(np.complex128) for each in (a, b))
+    left = rows.reshape(halves, 2, warps, 8).transpose(2, 1, 3, 0)  # [warp, 2, g, k / 8]
+    right = columns.reshape(n, halves, warps, 4, 2).transpose(2, 0, 4, 3, 1)  # [warp, n, odd, t, k / 8]
+    x, y = (np.ascontiguousarray(each).view(np.float16).astype(np.float32) for each in (left, right))
+    total = tensor_core.multiply(
+        x.reshape(warps, 16, 8 * halves), y.reshape(warps, 8 * n, 8 * halves), None, False, -14, False
+    )
+    quads = total.view(np.complex128).reshape(warps, 2, 8, n, 2).transpose(3, 1, 4, 0, 2)
+    return np.ascontiguousarray(quads).view(np.float32).reshape(4 * n, -1)
 
 
 def _unpack(rows: Array, first: int, second: int, warps: int) -> Array:

@@ -28,7 +28,7 @@ from faperf.emulator.fault import (
 )
 from faperf.emulator.matrix import HALF, footprint, swizzled, wgmma_descriptor
 from faperf.emulator.memory import CHUNK, GLOBAL_BASE, SHARED_WINDOW, UNITS, Global
-from faperf.emulator.ops_common import only, spread, together, within
+from faperf.emulator.ops_common import only, own, spread, together, within
 from faperf.emulator.provenance import origins
 from faperf.emulator.ptx import Instruction, split_operands
 from faperf.emulator.rounding import from_brain, halves_of
@@ -82,6 +82,8 @@ def _tensor_copy(d: Decoder, ins: Instruction) -> Operation:
         maps, at = addresses(path, base), _shared(addresses(path, to))
         corner = np.stack([path.pick(path.r["s32"][row]) for row in coordinates], axis=1).astype(np.int64)
         bars = _shared(addresses(path, barrier)) if barrier is not None else None
+        if bars is not None and wave.size == 1 and _load_alike(path, maps, at, corner, bars, ins):
+            return
         for index in range(len(lanes)):
             tensor = map_at(path, int(maps[index]), ins)
             if len(tensor.box) != len(coordinates):
@@ -91,15 +93,39 @@ def _tensor_copy(d: Decoder, ins: Instruction) -> Operation:
             box = Box(tensor, corner[index])
             _check_alignment(path, lane, tensor, int(at[index]), ins)
             if bars is None:
+                own(path, at[index : index + 1], ins, lane)
                 first = int(wave.shared.locate(path, at[index : index + 1], box.bytes, ins, lanes=lane, align=16)[0])
                 _begin_read(wave, lane, first, box.bytes, ins)
                 box.store(wave.memory, wave.shared.bytes[first : first + box.bytes], int(at[index]))
                 continue
             content = box.load(wave.memory, int(at[index]))
             for first, bar in targets.of(path, index, at, bars, box.bytes):
-                _fill_later(wave, lane, first, content, bar, ins)
+                _fill_later(wave, lane, np.array([first]), content[None], bar, ins)
 
     return run
+
+
+def _load_alike(path: Path, maps: Array, at: Array, corner: Array, bars: Array, ins: Instruction) -> bool:
+    """Whole boxes for the same place in each of several CTAs are loaded at once. False where they are none, or one is wrong."""
+    wave, lanes = path.wave, path.lanes()
+    ctas = wave.cta[lanes]
+    if len(lanes) < 2 or (np.diff(ctas) <= 0).any() or any((v != v[0]).any() for v in (maps, at, bars)):
+        return False
+    try:
+        tensor, place = map_at(path, int(maps[0]), ins), int(at[0])
+        boxes = [Box(tensor, each) for each in corner] if len(tensor.box) == corner.shape[1] else []
+        if not boxes or any(box.chunks is None for box in boxes):
+            return False
+        for each in corner:
+            _check_corner(tensor, each, True, ins)
+        _check_alignment(path, lanes[:1], tensor, place, ins)
+        first = wave.shared.locate(path, at, boxes[0].bytes, ins, lanes=lanes, align=16)
+    except DiagnosisError:  # one lane after the other says whose it is
+        return False
+    start = np.array([box.start >> 4 for box in boxes])
+    chunks = wave.memory.view(8, 2).take(start[:, None] + boxes[0].within(place), axis=0)
+    _fill_later(wave, lanes, first, chunks.reshape(len(lanes), -1).view(np.uint8), int(bars[0]), ins)
+    return True
 
 
 def _check_corner(tensor: TensorMap, corner: Array, load: bool, ins: Instruction) -> None:
@@ -183,6 +209,12 @@ class Box:
             content.view(UNITS[unit])[self._order(at, unit)[inside]] = elements[where[inside] // unit]
         return content
 
+    def within(self, at: int) -> Array:
+        """Of a box that lies inside, from its first chunk: which lies where, in shared memory from address `at` on."""
+        found = np.empty_like(self.chunks)
+        found[self._order(at, CHUNK)] = self.chunks
+        return found
+
     def store(self, memory: Global, content: Array, at: int) -> None:
         """What lies in shared memory goes to the tensor; what is outside of it is dropped."""
         where, inside, unit = *self._elements(), self.tensor.unit
@@ -215,24 +247,26 @@ def _swizzled_order(size: int, at: int, swizzle: int, unit: int) -> Array:
     return (swizzled(at + np.arange(0, size, unit), swizzle) - at) // unit
 
 
-def _fill_later(wave: Wave, lane: Array, first: int, content: Array, barrier: int, ins: Instruction) -> None:
-    """An agent of an mbarrier fills bytes of one CTA, then tells the barrier of their number. `lane` is the one that asked."""
-    warps, ctas = wave.flat_warp[lane], wave.cta[lane]
+def _fill_later(wave: Wave, lanes: Array, first: Array, content: Array, barrier: int, ins: Instruction) -> None:
+    """An agent of an mbarrier fills the same bytes of some CTAs, [cta, byte], then tells the barrier of their number.
+
+    `first` says where they begin; `lanes` are those that asked, one of each CTA.
+    """
+    warps, ctas, size = wave.flat_warp[lanes], wave.cta[lanes], content.shape[1]
     counter = wave.barriers.mbarrier(barrier, ctas, ins, warps)
     agent = wave.shared.barrier_agent(counter.slot)
     clock = counter.phase[ctas] + 1
     foreign = barrier >> RANK_BIT != int(wave.home_of_warp[warps[0]]) % wave.size
-    counter.ledger.copies(ctas, len(content), counter.phase, ins, foreign)
-    offset = np.arange(first, first + len(content), CHUNK)
-    wave.shared.write_later(warps, offset, CHUNK, agent << CLOCK_BITS | clock, ins)
+    counter.ledger.copies(ctas, size, counter.phase, ins, foreign)
+    homes, start = first // wave.shared.size, int(first[0]) % wave.shared.size
+    place = wave.shared.write_run_later(warps, homes, start, size, agent << CLOCK_BITS | clock, ins)
     if wave.shared.visits is not None:
-        for home in (np.array([first // wave.shared.size]), ctas * wave.size + (barrier >> RANK_BIT)):
+        for home in (homes, ctas * wave.size + (barrier >> RANK_BIT)):
             wave.shared.visits.comes(warps, home, agent, clock, ins)
 
     def land() -> None:
-        wave.shared.bytes[first : first + len(content)] = content
-        wave.shared.landed(offset, CHUNK)
-        wave.barriers.deliver(counter, ctas, len(content), agent, clock)
+        wave.shared.run_landed(place, content)
+        wave.barriers.deliver(counter, ctas, size, agent, clock)
 
     wave.scheduler.take_off(land, "bulk copy")
 
@@ -276,6 +310,7 @@ def _bulk_copy(d: Decoder, ins: Instruction) -> Operation:
                 raise DiagnosisError(MISALIGNED, f"a bulk copy of {n} bytes: no multiple of 16", ins.place)
             if inside or bars is None:
                 its = _shared(b[index : index + 1])
+                own(path, its, ins, lane)
                 near = int(wave.shared.locate(path, its, n, ins, lanes=lane, align=16)[0])
             if not inside:
                 far = int(wave.memory.locate(path, (b if load else a)[index : index + 1], n, ins, align=16)[0])
@@ -287,7 +322,7 @@ def _bulk_copy(d: Decoder, ins: Instruction) -> Operation:
                 if inside:
                     _read_until(wave, lane, near, n, bar, ins)
                 content = wave.shared.bytes[near : near + n] if inside else wave.memory.bytes[far : far + n]
-                _fill_later(wave, lane, first, content.copy(), bar, ins)
+                _fill_later(wave, lane, np.array([first]), content.copy()[None], bar, ins)
 
     return run
 
@@ -423,10 +458,14 @@ def _wgmma(d: Decoder, ins: Instruction) -> Operation:
 
     def run(path: Path) -> None:
         together(path, ins)
+        for part in [path] if path.mask is True else path.runs():
+            multiply(part)
+
+    def multiply(path: Path) -> None:
         r, wave = path.r["u32"], path.wave
         lanes = path.lanes()
         if path.mask is not True:
-            raise NotEmulatedError(f"{ins.opcode} by a part of the lanes that run together", ins.place)
+            raise NotEmulatedError(f"{ins.opcode} by a part of the lanes of a warp", ins.place)
         warps = len(lanes) // WARP
         member = wave.warp[lanes[::WARP]] % 4
         b = operand(path, path.r["u64"][right][::WARP], n, across_b)

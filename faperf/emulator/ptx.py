@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import Any
 
 from faperf.emulator.fault import NotEmulatedError
 
@@ -75,6 +76,8 @@ class Module:
     target: str
     kernels: dict[str, Kernel]
     variables: list[Variable]
+    decoded: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What `decode` made of its kernels."""
 
 
 _TOKEN = re.compile(

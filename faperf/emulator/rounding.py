@@ -14,11 +14,19 @@ HALF_TINY = np.float32(2.0**-14)
 EDGE = 2.0**-126 * (1 - 2.0**-25)
 HALF_EDGE = np.float32(2.0**-14 * (1 - 2.0**-12))
 """A result below is subnormal after it was rounded to the type's bits, however small its exponent: only then .ftz takes it."""
+_ONE = np.uint32(1)
+_HALF_WAY = np.int64(-1 << 63)
+"""The 29 bits of float64 that float32 has not, shifted to the top, where they are half of its last one."""
+_NOWHERE = np.zeros(0, np.intp)
 MODES = ("rn", "rz", "rm", "rp")
 
 
 def flushed(x: Array, tiny: Any = TINY) -> Array:
     """Subnormal numbers as zeros of their sign (.ftz)."""
+    if tiny is TINY and x.dtype == np.float32:
+        bits = x.view(np.uint32)
+        if int(np.minimum.reduce((bits + bits) - _ONE, axis=None)) >= 0xFFFFFF:  # zeros wrap around; no exponent is 0
+            return x
     small = (np.abs(x) < tiny) & (x != 0)
     return np.where(small, x * x.dtype.type(0), x) if small.any() else x
 
@@ -46,12 +54,15 @@ def fused(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
     return odd_sum(a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64), mode)
 
 
-def doubtful(x: Array) -> Array:
-    """Where float64 lies exactly half-way between two floats of 24 bits, or where those are subnormal: rounding may have led
-    there.
+def doubtful(x: Array, near: Array) -> Array:
+    """The flat places where float64 lies exactly half-way between two floats of 24 bits, or where those are subnormal: rounding
+    may have led there. `near` is x in float32.
     """
-    bits = x.view(np.int64)
-    return ((bits & 0x1FFFFFFF) == 0x10000000) | ((np.abs(x) <= TINY) & (x != 0))
+    half_way, bits, zero = (x.view(np.int64) << 35) == _HALF_WAY, near.view(np.uint32), near == 0
+    tiny = int(np.minimum.reduce((bits + bits) - _ONE, axis=None)) <= 0xFFFFFF
+    if tiny or (np.count_nonzero(zero) and np.count_nonzero(x[zero])):
+        half_way |= (np.abs(x) <= TINY) & (x != 0)
+    return np.flatnonzero(half_way) if np.count_nonzero(half_way) else _NOWHERE
 
 
 def positive(x: Array) -> Array:
@@ -120,8 +131,8 @@ def largest(a: Array, b: Array, least: bool = False, nan: bool = False) -> Array
     """PTX's max (min with `least`): +0 is larger than -0; a NaN only where both are, or with `nan` where one is."""
     functions = (np.minimum, np.fmin) if least else (np.maximum, np.fmax)
     result = functions[not nan](a, b)
-    zeros = (a == 0) & (b == 0)
-    if zeros.any():
+    if np.count_nonzero(result == 0):
+        zeros = (a == 0) & (b == 0)
         negative = np.signbit(a) | np.signbit(b) if least else np.signbit(a) & np.signbit(b)
         zero = result.dtype.type(0)
         result = np.where(zeros, np.where(negative, -zero, zero), result)

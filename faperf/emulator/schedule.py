@@ -131,7 +131,7 @@ class Scheduler:
             for operation in block.operations:
                 operation(path)
             if block.meetings:
-                wave.met[path.start // WARP : path.stop // WARP] += block.meetings
+                wave.moments.met[path.start // WARP : path.stop // WARP] += block.meetings
             block.end(path)
             self._settle(path)
         return True

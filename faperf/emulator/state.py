@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from faperf.emulator.barrier import Barriers
     from faperf.emulator.decode import Program
     from faperf.emulator.memory import Global, Local, Shared
+    from faperf.emulator.moments import Moments
     from faperf.emulator.ptx import Instruction
     from faperf.emulator.schedule import Scheduler, Wait
 
@@ -83,6 +84,7 @@ class Wave:
         """
         from faperf.emulator.barrier import Barriers
         from faperf.emulator.memory import Local, Shared
+        from faperf.emulator.moments import Moments
 
         self.program, self.ctas, self.grid, self.block = program, list(ctas), grid, block
         self.cluster, self.size = cluster, math.prod(cluster)
@@ -115,6 +117,7 @@ class Wave:
         tcgen05.fence::after_thread_sync and fence.proxy.async, and at its last fence (where there are clusters)."""
         self.memory = memory
         self.shared: Shared = Shared(self, smem)
+        self.moments: Moments = Moments(self)
         self.local: Local = Local(self)
         self.barriers: Barriers = Barriers(self)
         self.scheduler: Scheduler
@@ -123,8 +126,6 @@ class Wave:
         """By the first warp of a path: what it has not waited for (`pending`)."""
         self.warnings: dict[str, None] = {}
         self.executed = 0
-        self.met = np.zeros(self.warps * count, np.int32)
-        """How often the lanes of each warp have met (`Program.meetings`), up to the block that it runs."""
         self._views: dict[tuple[int, int], Views] = {}
         self.registers: dict[int, Array]
         if before is not None and before.lanes == self.lanes:
@@ -172,12 +173,6 @@ class Wave:
         if (start, stop) not in self._views:
             self._views[start, stop] = Views(self.registers, start, stop)
         return self._views[start, stop]
-
-    def moments(self, path: Path, instructions: Sequence[Instruction]) -> Array:
-        """How often the lanes of a warp have met when it comes to each instruction, [instruction, lane]."""
-        before = np.array([self.program.meetings[ins.index] for ins in instructions], np.int32)
-        moments: Array = self.met.take(path.flat_warps) + before[:, None]
-        return moments
 
     def warn(self, what: str, ins: Instruction) -> None:
         """Something that is often harmless, once for each place."""
@@ -285,6 +280,13 @@ class Path:
     def ranks(self) -> Array:
         """That of each lane's CTA in its cluster."""
         return self.homes % self.wave.size
+
+    def runs(self) -> list[Path]:
+        """Its lanes as paths of neighbours: those of each CTA of a cluster are apart where a warp between has another task."""
+        lanes = self.lanes()
+        return [
+            Path(self.wave, part, self.pc, None) for part in np.split(lanes, np.flatnonzero(np.diff(lanes) > 1) + 1)
+        ]
 
     def whole_warps(self) -> bool:
         """No lane of its warps is elsewhere, those that have exited or never were aside."""

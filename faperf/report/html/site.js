@@ -128,7 +128,7 @@ async function showSeries(slug) {
     traces,
     layout: {
       height: 400, hovermode: "closest", legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
-      xaxis: { title: { text: `first-parent commit, of ${data.commits}` }, tickformat: "d", ...(x[x.length - 1] - x[0] < 8 && { dtick: 1 }) }, yaxis: { title: { text: "ms a launch" }, automargin: true, tickformat: ".4~g" },
+      xaxis: { title: { text: `first-parent commit, of ${data.commits}` }, tickformat: "d", ...(x[x.length - 1] - x[0] < 8 && { dtick: 1 }) }, yaxis: { title: { text: "ms a launch" }, automargin: true, tickformat: ".6~g" },
     },
   });
   const thinned = data.points.length < data.all ? ` ${data.points.length} of ${data.all} measurements are shown; change points and their neighbours all are.` : "";
