@@ -52,6 +52,7 @@ CLUSTER = [
     Mutation("pair", "each CTA tells its own barrier", " & LEADERS", "", EXPECT_TX, nth=0),
     Mutation("pair", "the leader alone is told of the end", "commit(address(&done), BOTH)", "commit(address(&done), 1)", DEADLOCK),
     Mutation("pair", "the other CTA does not wait for the end", "    wait(address(&done));", "    if (rank == 0) wait(address(&done));", MISSING_WAIT),
+    Mutation("pair", "the other CTA ends while it is read", "    wait(address(&done));", "    if (rank == 1) return;\n    wait(address(&done));", ENDED),
     Mutation("pair", "each CTA meets by itself before it begins", "    cluster_sync();\n    asm", "    __syncthreads();\n    asm", RACE),
     Mutation("pair", "M of one CTA", "M / 16 << 24", "M / 32 << 24", BAD_DESCRIPTOR),
     Mutation("pair", "both CTAs load the same half of B", "rank * (N / 2), address(&full)", "0, address(&full)", WRONG),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from faperf.emulator import LAZY, RANDOM
 from faperf.toolchain import Toolchain
 from tests.conftest import REPOSITORY
 from tests.external.programs import PACKAGE, PROGRAMS, controls_of, curand, cutlass
@@ -22,6 +23,7 @@ pytestmark = [
 PAGE = REPOSITORY / "docs" / "emulator.md"
 QUICK = ["blackwell 02"]
 """In `make test`: tcgen05, TMA, mbarriers, and a check of its own, in a few seconds once it is compiled."""
+CLUSTERED = ["wgmma_tma_sm90 NT", "wgmma_tma_sm90 TN", "blackwell 03", "blackwell 04", "blackwell 05"]
 CONTROLS = [(broken, program.name) for program in PROGRAMS.values() for broken in controls_of(program)]
 
 
@@ -41,6 +43,16 @@ def test_it_says_that_its_result_is_right(name: str, toolchain: Toolchain, tmp_p
     assert "warp-instructions" in run.output
     row = f"| {name} | {program.target} | `{' '.join(program.arguments)}` | right |"
     assert row in PAGE.read_text(encoding="utf-8"), "run: python -m docs.external_table"
+
+
+@pytest.mark.parametrize("schedule", [LAZY, RANDOM])
+@pytest.mark.parametrize("name", CLUSTERED)
+def test_those_in_clusters_are_right_in_every_schedule(
+    name: str, schedule: str, toolchain: Toolchain, tmp_path: Path
+) -> None:
+    _skip_unless_asked(name)
+    run = PROGRAMS[name].run(toolchain, tmp_path, schedule=schedule)
+    assert PROGRAMS[name].right(run), run.output[-3000:]
 
 
 @pytest.mark.parametrize(("broken", "name"), CONTROLS, ids=[" ".join(control) for control in CONTROLS])

@@ -52,10 +52,11 @@ class Visits:
         home = own // wave.size * wave.size + rank
         abroad = home != own
         if abroad.any():
-            self._visit(warps[abroad], home[abroad], ins, later)
+            self.visit(warps[abroad], home[abroad], ins, later)
         return home, address & WITHIN
 
-    def _visit(self, warps: Array, homes: Array, ins: Instruction, later: bool) -> None:
+    def visit(self, warps: Array, homes: Array, ins: Instruction, later: bool) -> None:
+        """Warps, or agents of theirs, come to other CTAs. Raises DiagnosisError for one that has ended."""
         wave = self.wave
         if self.ended[homes].any():
             which = int(np.argmax(self.ended[homes]))

@@ -110,6 +110,9 @@ class Product:
         self.across_a, self.across_b = bool(bits >> 15 & 1), bool(bits >> 16 & 1)
         self.agent = TENSOR * self.wave.warps + self.flat // len(self.wave.ctas)
         self.stamp = self.agent << CLOCK_BITS | self.wave.async_clock[self.flat, TENSOR]
+        if self.pair == 2 and (visits := self.wave.shared.visits) is not None:
+            visits.visit(flat, homes, self.ins, later=True)
+            visits.comes(flat, homes, self.agent[:, 0], self.wave.async_clock[flat, TENSOR], self.ins)
         every = len(flat) == len(self.wave.ctas) * self.wave.size and bool((np.diff(self.ctas[:, 0]) > 0).all())
         self.which: Any = slice(None) if every else self.ctas[:, 0]
 

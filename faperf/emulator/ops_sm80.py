@@ -128,6 +128,7 @@ def _poll(d: Decoder, ins: Instruction) -> Blocking:
 
     def run(path: Path) -> PhaseWait:
         at = barrier_address(path, address, ins)
+        own(path, at, ins)
         if parity is not None:
             return PhaseWait(path, at, path.pick(path.r["u32"][parity]) & 1, None, ins, out)
         return PhaseWait(path, at, None, path.pick(path.r["u64"][state or 0]), ins, out)

@@ -501,6 +501,11 @@ def timing_facts(timing: Timing, metrics: Metrics | None) -> list[tuple[str, str
         ("GPU", f"{timing.gpu}, driver {timing.driver}, card {timing.card}"),
     ]
     for pair in timing.pairs:
+        if pair.role == "control":
+            value, low, high = (math.exp(log) for log in (pair.time.value, pair.time.low, pair.time.high))
+            what = f"{value:.4f} [{low:.4f}, {high:.4f}] times the control's, through which stored figures compare"
+            facts.append(("against the control", what))
+            continue
         cycles = f"; cycles {change_text(pair.cycles)}" if pair.cycles else ""
         facts.append((f"against {pair.role} {pair.version}", f"time {change_text(pair.time)}{cycles}"))
     return [fact for fact in facts if fact[1]]

@@ -1,6 +1,6 @@
 """Runs a program that was linked with `cudart.cpp`: memory, tensor maps and launches are the emulator's.
 
-    python -m tests.external.host [--copies DIR] [--break WHAT] PROGRAM.so KERNELS.ptx CAPABILITY [ARGUMENT…]
+    python -m tests.external.host [--copies DIR] [--break WHAT] [--schedule S] PROGRAM.so KERNELS.ptx CAPABILITY [ARGUMENT…]
 
 Ends with the program's own exit code. `--copies` writes what goes to the device (N.sent) and comes back (N.fetched). `--break` is
 for negative controls: `scale` doubles the first matrix on the device, `swizzle` drops the swizzle of every tensor map. A launch
@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from faperf.emulator import LOCKSTEP, SCHEDULES
 from faperf.emulator.emulate import Device
 from faperf.emulator.fault import DiagnosisError, NotEmulatedError
 from faperf.emulator.memory import GLOBAL_BASE
@@ -58,9 +59,10 @@ class Callbacks(ctypes.Structure):
 class Host:
     """The device of one program."""
 
-    def __init__(self, ptx: str, capability: tuple[int, int], copies: Path | None = None, broken: str = "") -> None:
+    def __init__(self, ptx: str, capability: tuple[int, int], copies: Path | None = None, broken: str = "",
+                 schedule: str = LOCKSTEP) -> None:  # fmt: skip
         self.device = Device(parse(ptx), {})
-        self.copies, self.broken, self.count = copies, broken, 0
+        self.copies, self.broken, self.count, self.schedule = copies, broken, 0, schedule
         self._known: dict[bytes, bytes] = {}
         """Memory and launch → memory afterwards, by their hashes."""
         self.callbacks = Callbacks(
@@ -125,7 +127,7 @@ class Host:
                 device.memory.bytes[:] = np.frombuffer(after, np.uint8)
                 return 0
             began, before, warned = time.perf_counter(), device.executed, set(device.warnings)
-            device.run(entry, grid, block, cluster, smem, content)
+            device.run(entry, grid, block, cluster, smem, content, self.schedule)
             self._known[what.digest()] = device.memory.bytes.tobytes()
             count, took = device.executed - before, time.perf_counter() - began
             _say(
@@ -154,6 +156,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--copies", type=Path)
     parser.add_argument("--break", dest="broken", choices=["scale", "swizzle"], default="")
+    parser.add_argument("--schedule", choices=SCHEDULES, default=LOCKSTEP)
     parser.add_argument("program")
     parser.add_argument("ptx", type=Path)
     parser.add_argument("capability")
@@ -161,7 +164,7 @@ def main() -> int:
     given = parser.parse_args()
     program, arguments = given.program, given.arguments
     major, minor = (int(part) for part in given.capability.split("."))
-    host = Host(given.ptx.read_text(encoding="utf-8"), (major, minor), given.copies, given.broken)
+    host = Host(given.ptx.read_text(encoding="utf-8"), (major, minor), given.copies, given.broken, given.schedule)
     library = ctypes.CDLL(program, mode=os.RTLD_GLOBAL | os.RTLD_NOW)
     library.stand_in(ctypes.byref(host.callbacks))
     words = [program.encode(), *(argument.encode() for argument in arguments)]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from faperf.emulator import LOCKSTEP
 from faperf.toolchain import Toolchain
 from tests.conftest import REPOSITORY
 
@@ -96,10 +97,14 @@ class Program:
             (where / "done").touch()
         return where / "program.so", ptx
 
-    def run(self, toolchain: Toolchain, scratch: Path, broken: str = "", arguments: tuple[str, ...] = ()) -> Run:
+    def run(
+        self, toolchain: Toolchain, scratch: Path, broken: str = "", arguments: tuple[str, ...] = (),
+        schedule: str = LOCKSTEP,
+    ) -> Run:  # fmt: skip
         """`broken`: what the device gets wrong, as `host.py` knows it."""
         program, ptx = self.build(toolchain)
-        options: list[str | Path] = ["--copies", scratch, *(["--break", broken] if broken else [])]
+        options: list[str | Path] = ["--copies", scratch, "--schedule", schedule]
+        options += ["--break", broken] if broken else []
         command = [sys.executable, "-m", "tests.external.host", *options, program, ptx, self.capability]
         done = subprocess.run(
             [*command, *(arguments or self.arguments)],
