@@ -30,7 +30,7 @@ from faperf.device import find_gpu
 from faperf.frames import Verify
 from faperf.history import new_run_id, now, write_atomically
 from faperf.job import Job, Side, Task
-from faperf.judge import UNDECIDED, Thresholds, Verdict, judge_pair, thresholds_from, voided
+from faperf.judge import UNDECIDED, Thresholds, Verdict, judge_pair, voided
 from faperf.looks import BASELINE, pooled, protocol_for
 from faperf.measuring import the_card
 from faperf.operations import BUILT_IN, tensors_of
@@ -103,7 +103,7 @@ def measure(path: Path, seconds: float) -> Trials:
     from benchmarks.contest.tools import Weather
 
     workshop = Workshop.open(Project.find(Path(__file__).parent))
-    limits = thresholds_from(workshop.project.config.thresholds)
+    limits = workshop.limits
     protocol = protocol_for(1, limits, Protocol().budget_s)
     target = f"sm_{gpu.capability.replace('.', '')}a"
     _, _, job = attention(workshop, target)

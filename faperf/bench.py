@@ -160,9 +160,7 @@ class Bench:
 
         side, workload = self.job.side(task.side), self.job.workload(task.workload)
         sides = {side.name: side, **{name: self.job.side(name) for name in task.partners.values()}}
-        bench = _Interleaved(self, sides, workload)
-        power: list[float] = []
-        device = _Sampled(bench, self.card, power)
+        device = _Interleaved(self, sides, workload)
         measured = measure(device, [*sides, CONTROL], self.job.protocol, self.draw, self._steady_mhz())
         self._last = (time.monotonic(), measured.steady_mhz)
         own = measured.series[0]
@@ -198,7 +196,7 @@ class Bench:
             clock_mhz=own.clock_mhz,
             flops_per_clock_sm=per_clock,
             share_of_peak=flops / (ms * 1e-3) / peak if peak else None,
-            power_w=max(power, default=None),
+            power_w=max(device.power_w, default=None),
             launches=own.launches,
             events=sorted({word for s in measured.series for word in reason_words(s.reasons)}),
             void=sorted(set(void)),
@@ -229,7 +227,9 @@ class _Interleaved:
         self._bench, self._sides, self._workload = bench, sides, workload
         self._seconds: dict[str, float] = {}
         self._bound: dict[str, Any] = {}
-        self._arena: Arena | None = None
+        self._arena: Arena | None = None  # what is bound lies in it
+        self.power_w: list[float] = []
+        """At the end of each block, where the card tells."""
 
     def renew(self) -> None:
         bench, workload = self._bench, self._workload
@@ -237,12 +237,11 @@ class _Interleaved:
         operation = bench.operations[first.operation]
         inputs = bench.inputs(first, workload, operation.distributions[0], bench.job.seeds[0])
         self._bound = {}
-        arena = Arena(tensors_of(operation, workload.shape, first.layout), spread=bench.draw)
+        self._arena = arena = Arena(tensors_of(operation, workload.shape, first.layout), spread=bench.draw)
         for name, values in inputs.items():
             arena.tensors[name][...] = values
         for name, side in self._sides.items():
             self._bound[name] = bench.bind(side, workload, arena.tensors)
-        self._arena = arena
         if peer := bench.control_of(first):
             self._bound[CONTROL] = bench.bind(record.replace(peer, layout=first.layout), workload, arena.tensors)
         else:
@@ -254,22 +253,8 @@ class _Interleaved:
         with self._bench.launching(own_limit + SLOWER_BY * launches * self._seconds.get(side, 0.0)):
             block = self._bench.card.block(self._bound[side], launches)
         self._seconds[side] = block.elapsed_s / launches
-        return block
-
-
-class _Sampled:
-    """A device that notes the power at the end of each block."""
-
-    def __init__(self, device: _Interleaved, card: Card, power: list[float]) -> None:
-        self._device, self._card, self._power = device, card, power
-
-    def renew(self) -> None:
-        self._device.renew()
-
-    def block(self, side: str, launches: int) -> Block:
-        block = self._device.block(side, launches)
-        if (watts := self._card.power_w()) is not None:
-            self._power.append(watts)
+        if (watts := self._bench.card.power_w()) is not None:
+            self.power_w.append(watts)
         return block
 
 

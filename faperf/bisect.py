@@ -27,16 +27,15 @@ from faperf.judge import (
     judge_pair,
     less_accurate,
     overridden,
-    thresholds_from,
 )
 from faperf.looks import BASELINE
 from faperf.manifest import Manifests, Version, Workload, check_workloads, load_manifests
 from faperf.measuring import side_name, workloads_to_measure
 from faperf.project import Project
-from faperf.record import Build, Check, Entry
+from faperf.record import Build, Check, Entry, Place
 from faperf.report.terminal import judgement_text
 from faperf.sass import listing
-from faperf.trees import Ask, Place, Tree, tree_at
+from faperf.trees import Ask, Tree, tree_at
 from faperf.worker import Here
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ class _Bisector:
         self.workshop, self.repository, self.commits, self.here = workshop, repository, commits, here
         self.last = len(commits) - 1
         config = workshop.project.config
-        self.limits = thresholds_from(config.thresholds)
+        self.limits = workshop.limits
         manifests, version = self._version_at(self.last, question.version)
         self.rules = {str(rule): severity for rule, severity in version.rules.items()}
         own = [workload.name for workload in manifests.workloads_of(version)]
@@ -282,7 +281,7 @@ class _Bisector:
             sharing=1 + halvings(self.last - 1),
         )
         partners = {BASELINE: self._good_tree}
-        found = measure(self.workshop, tree, partners, {self.place}, ask, self.limits, self.here)
+        found = measure(self.workshop, tree, partners, {self.place}, ask, self.here)
         if found.job is None:
             return Judgement(fate=Fate.SKIPPED, why=found.unmeasured or "nothing was measured")
         name = side_name(*self.place)

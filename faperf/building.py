@@ -16,6 +16,7 @@ from faperf.chips import chip_of, occupancy
 from faperf.errors import CompileError, FaperfError, ManifestError, SelectionError
 from faperf.figures import open_repository
 from faperf.history import History
+from faperf.judge import Thresholds, thresholds_from
 from faperf.launch import launch_digest
 from faperf.manifest import Manifests, Version, ladder_key
 from faperf.operations import Operation, load_operations
@@ -123,6 +124,11 @@ class Workshop:
             repository=open_repository(project),
             progress=progress,
         )
+
+    @property
+    def limits(self) -> Thresholds:
+        """The project's thresholds. Raises ConfigError."""
+        return thresholds_from(self.project.config.thresholds)
 
     def commit_tree(self, commit: str) -> Path:
         """The project's files as they stood at a commit. Raises SelectionError where there is no git."""

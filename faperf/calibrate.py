@@ -15,7 +15,7 @@ from faperf.errors import FaperfError, MeasuringError
 from faperf.harness import Wish, build_tree
 from faperf.history import now
 from faperf.job import Job
-from faperf.judge import Thresholds, Verdict, judge_pair, thresholds_from
+from faperf.judge import Thresholds, Verdict, judge_pair
 from faperf.looks import BASELINE, Look, Looks, Work, check_budget, protocol_for
 from faperf.measuring import against, job_of
 from faperf.operations import load_operations
@@ -24,7 +24,6 @@ from faperf.power import budget_for, instances_for, smallest_change, spread_of
 from faperf.record import Calibration, Pair, Protocol, Timing
 from faperf.worker import Here
 
-GATES = 20
 ALARMS = (Verdict.SLOWER, Verdict.FASTER)
 
 
@@ -47,7 +46,7 @@ def calibrate(
     gpu, history = here.gpu, workshop.history
     if gpu is None or here.reason is not None:
         raise MeasuringError(f"calibrate needs a GPU and cupy: {here.reason}", remedy="faperf doctor")
-    limits = thresholds_from(workshop.project.config.thresholds)
+    limits = workshop.limits
     check_budget(budget_s, limits)
     outcome, manifests, steps = build_tree(workshop, selection, Wish(workloads=workloads), here)
     history.abandon(outcome.run.id)

@@ -159,7 +159,7 @@ class Checker:
                 return pass_gate(self._workshop, Selection(versions, targets), ask, here)
 
         report = self._once(f"gate {versions} {targets}", GateReport, work)
-        return [row for row in report.rows if (row.version, row.target) == (step[0].id, step[1])]
+        return [row for row in report.rows if row.place == (step[0].id, step[1])]
 
     # ── inside ──
 

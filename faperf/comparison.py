@@ -26,7 +26,7 @@ from faperf.judge import (
     stored_change,
 )
 from faperf.manifest import Manifests, in_ladder_order, ladder_key
-from faperf.record import Build, Check, EmulatorVerdict, Entry, Interval, Reported, ReportedLadder, Run, Timing
+from faperf.record import Build, Check, EmulatorVerdict, Entry, Interval, Place, Reported, ReportedLadder, Run, Timing
 
 Builds = Mapping[str, Build]
 """Build records by build key."""
@@ -178,6 +178,10 @@ class DiffRow(msgspec.Struct, frozen=True):
     time_basis: str = ""
 
     @property
+    def place(self) -> Place:
+        return self.version, self.target
+
+    @property
     def regression(self) -> bool:
         return self.verdict is Verdict.SLOWER or any(
             finding.severity is Severity.REGRESSION for finding in self.findings
@@ -198,7 +202,7 @@ def diff(
     version's time is judged by stored figures, through a common partner (`time_basis` "stored, through …"); without them it is
     UNMEASURED. Its `findings` say what the compiler made of it.
     """
-    names = {(entry.version, entry.target) for run in (old, new) for entry in run.entries}
+    names = {entry.place for run in (old, new) for entry in run.entries}
     rows = []
     for version, target in sorted(names, key=lambda name: (ladder_key(name[0]), name[1])):
         before, after = old.entry(version, target), new.entry(version, target)
@@ -317,6 +321,10 @@ class GateRow(msgspec.Struct, frozen=True, kw_only=True):
     tflops: float | None = None
     carried: bool = False
     annotations: list[Annotation] = []
+
+    @property
+    def place(self) -> Place:
+        return self.version, self.target
 
 
 class GateReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from uuid import UUID
 import msgspec
 
 from faperf.chips import chip_of
+from faperf.errors import MeasuringError
 from faperf.launch import ResolvedArgument, ResolvedLaunch
 
 QUERY = ("name", "compute_cap", "power.limit", "memory.total", "uuid")
@@ -95,6 +96,15 @@ def find_gpu() -> tuple[Gpu | None, str | None]:
     except (OSError, subprocess.SubprocessError, IndexError, ValueError) as error:
         return None, f"nvidia-smi does not answer ({error})"
     return Gpu(name, capability, _number(power), int(n) if (n := _number(memory)) else None, card_of(uuid)), None
+
+
+def required_gpu(why: str) -> Gpu:
+    """The GPU that is here, with what it takes to measure on it. Raises MeasuringError, which begins with `why`."""
+    gpu, reason = find_gpu()
+    missing = ", ".join(missing_libraries())
+    if gpu is None or missing:
+        raise MeasuringError(f"{why}: {reason or f'{missing} is not installed'}", remedy="faperf doctor")
+    return gpu
 
 
 def card_of(uuid: str) -> str:

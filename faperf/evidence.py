@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from faperf import record
 from faperf.building import Workshop
 from faperf.job import Job
-from faperf.judge import Thresholds
 from faperf.looks import Looks, protocol_for
 from faperf.measuring import SEED, against, job_of
 from faperf.operations import load_operations
 from faperf.peers import MARK, controlled
 from faperf.power import foresee
-from faperf.record import Check, Timing
-from faperf.trees import Ask, Place, Tree
+from faperf.record import Check, Place, Timing
+from faperf.trees import Ask, Tree
 from faperf.worker import Here
 
 SEEDS = [SEED, SEED + 1, SEED + 2]
@@ -39,7 +38,6 @@ def measure(
     partners: dict[str, Tree],
     changed: set[Place],
     ask: Ask,
-    limits: Thresholds,
     here: Here,
     *,
     foreseeing: bool = False,
@@ -48,7 +46,7 @@ def measure(
 
     `foreseeing`: raises ConfigError where this machine's calibration says that the budget cannot see `time_detect`.
     """
-    gpu = here.gpu
+    gpu, limits = here.gpu, workshop.limits
     found = Evidence(unmeasured=here.reason)
     if gpu is None or here.reason is not None or not changed:
         return found

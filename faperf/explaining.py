@@ -24,7 +24,6 @@ from faperf.figures import (
 )
 from faperf.harness import run_commit
 from faperf.history import NO_GPU_CLASS, History, new_run
-from faperf.judge import thresholds_from
 from faperf.listing import Line, LoopDiff, compare, lines_of
 from faperf.manifest import Manifests, Version, load_manifests
 from faperf.operations import load_operations
@@ -69,7 +68,7 @@ def explain(workshop: Workshop, question: Question) -> Explanation:
         elsewhere = dataclasses.replace(workshop, toolchain=toolchain)
     new = gather(workshop, manifests, (version, target), question.workload)
     old = gather(elsewhere, manifests, (other, target), question.workload) if other else None
-    limits = thresholds_from(workshop.project.config.thresholds)
+    limits = workshop.limits
     sass = compare(old.lines, new.lines, old.source, new.source) if old else None
     return Explanation(diagnose(new, old, limits), sass)
 

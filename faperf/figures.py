@@ -172,7 +172,7 @@ def figures_of(history: History, run: Run) -> list[Figure]:
     silicon = {name: silicon_of(history, run, name) for name in names}
     found = []
     for entry in run.entries:
-        place = (entry.version, entry.target)
+        place = entry.place
         own: list[Measured | None] = [silicon[name][place] for name in entry.measured if place in silicon[name]]
         for measured in own or [None]:
             found.append(
@@ -194,7 +194,7 @@ def _measured_build(history: History, entry: Entry, found: list[record.Record], 
     """Which of the builds that a run measured stands for `entry`: its own, or the one that its version had in that run, or
     another of the same code (versions with equal code keep their figures apart).
     """
-    then = [e.build for run in found if isinstance(run, Run) if (e := run.entry(entry.version, entry.target))]
+    then = [e.build for run in found if isinstance(run, Run) if (e := run.entry(*entry.place))]
     candidates = [entry.build, *then, *sorted(builds)]
     return next((b for b in candidates if b in builds and history.same_code(b, entry.build)), None)
 
@@ -234,7 +234,7 @@ def carry_figures(
     """`run`, whose entries keep naming the figures that `before` has of the same code and launch."""
     entries = []
     for entry in run.entries:
-        old = before.entry(entry.version, entry.target) if before else None
+        old = before.entry(*entry.place) if before else None
         if old is not None and old.measured and same_code(old.build, entry.build):
             same = {w: run_id for w, run_id in old.measured.items() if old.launches.get(w) == entry.launches.get(w)}
             entry = record.replace(entry, measured=same | entry.measured)

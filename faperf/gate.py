@@ -15,7 +15,7 @@ from faperf.errors import CompileError, FaperfError, HistoryError, ManifestError
 from faperf.evidence import measure
 from faperf.harness import NOWHERE, emulate
 from faperf.history import write_atomically
-from faperf.judge import Status, Verdict, thresholds_from, worst
+from faperf.judge import Status, Verdict, worst
 from faperf.judging import PINNED, Judge
 from faperf.looks import BASELINE, check_budget
 from faperf.project import Project
@@ -40,8 +40,7 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
     ask = dataclasses.replace(ask, pinned=ask.pinned or config.pinned)
     pin = repository.resolve(ask.pinned) if ask.pinned else None
     shops = [dataclasses.replace(workshop, toolchain=toolchain) for toolchain in ask.toolchains] or [workshop]
-    limits = thresholds_from(config.thresholds)
-    check_budget(ask.budget_s, limits)
+    check_budget(ask.budget_s, workshop.limits)
     built = cache(lambda: working_tree(shops[-1], selection, ask))
     commit = named or repository.baseline(config.default_branch, lambda: bool(built().outcome.run.dirty))
     old = tree_at(shops[0], commit, selection, recorded=False)
@@ -52,20 +51,20 @@ def gate(workshop: Workshop, selection: Selection, ask: Ask, here: Here = NOWHER
 
     asked = {(version.id, target) for tree in (old, new) for version, target in tree.steps}
     was, now = (record.replace(tree.outcome.run, partial=False) for tree in (old, new))  # all that was asked for
-    rows = diff(was, now, old.outcome.builds | new.outcome.builds, limits)
-    rows = [row for row in rows if (row.version, row.target) in asked]
-    changed = {(row.version, row.target) for row in rows if row.verdict is Verdict.UNMEASURED}
+    rows = diff(was, now, old.outcome.builds | new.outcome.builds, workshop.limits)
+    rows = [row for row in rows if row.place in asked]
+    changed = {row.place for row in rows if row.verdict is Verdict.UNMEASURED}
     partners = {BASELINE: old, **({PINNED: pinned} if pinned else {})}
-    found = measure(workshop, new, partners, changed, ask, limits, here, foreseeing=True)
+    found = measure(workshop, new, partners, changed, ask, here, foreseeing=True)
     if ask.emulate and config.emulate:
-        added = {(row.version, row.target) for row in rows if row.verdict is Verdict.NEW}
+        added = {row.place for row in rows if row.verdict is Verdict.NEW}
         fresh = [step for step in new.steps if (step[0].id, step[1]) in changed | added]
         gpu = here.gpu if here.reason is None else None
         emulate(shops[-1], new.manifests, new.outcome, fresh, gpu, lambda check: None)
-    judge = Judge(workshop, old, new, pinned, ask, limits, found)
+    judge = Judge(workshop, old, new, pinned, ask, found)
     judged = [gate_row for row in rows for gate_row in judge.annotated(row)]
     if len(shops) == 2:
-        judged = attributed(shops, commit, selection, old, new, judged, ask, limits, here)
+        judged = attributed(shops, commit, selection, old, new, judged, ask, here)
     trees = [old, new, *([pinned] if pinned else [])]
     failed = list(dict.fromkeys(str(error) for tree in trees for error in tree.outcome.failures if _ours(error)))
     report = GateReport(

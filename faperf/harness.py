@@ -10,7 +10,7 @@ from pathlib import Path
 from faperf import __version__, record
 from faperf.building import Outcome, Progress, Selection, Step, Workshop, build_steps, with_parents
 from faperf.comparison import DiffRow
-from faperf.device import Gpu, can_measure, find_gpu
+from faperf.device import Gpu, required_gpu
 from faperf.errors import HistoryError, MeasuringError, SelectionError
 from faperf.figures import builds_of, carry_figures, informed, recorded
 from faperf.history import NO_GPU_CLASS, History, new_run, new_run_id
@@ -118,12 +118,7 @@ def run_bundle(job: Job, operations: Operations, progress: Progress) -> Results:
 
     `operations` are this host's: a bundle brings no code.
     """
-    gpu, reason = find_gpu()
-    if gpu is None or not can_measure():
-        raise MeasuringError(
-            f"a bundle is measured on a GPU: {reason or 'cupy or cuda-bindings is not installed'}",
-            remedy="faperf doctor",
-        )
+    gpu = required_gpu("a bundle is measured on a GPU")
     for name, version in sorted({(side.operation, side.operation_version) for side in job.sides}):
         if name not in operations or operations[name].version != version:
             raise MeasuringError(
@@ -155,11 +150,7 @@ def import_results(history: History, results: Results) -> Path:
 
 def exec_once(workshop: Workshop, versions: Sequence[Version], target: str | None, workload: str | None) -> None:
     """`faperf exec`: build versions and launch each once in this process, for ncu and compute-sanitizer."""
-    gpu, reason = find_gpu()
-    if gpu is None or not can_measure():
-        raise MeasuringError(
-            f"exec needs a GPU and cupy: {reason or 'cupy or cuda-bindings is not installed'}", remedy="faperf doctor"
-        )
+    gpu = required_gpu("exec needs a GPU and cupy")
     ids = tuple(version.id for version in versions)
     common = [t for t in versions[0].targets if all(t in version.targets for version in versions)]
     chosen = target or next((t for t in common if gpu.runs(t)), None)
@@ -181,14 +172,9 @@ def rerun_commits(
     workshop: Workshop, old: str, new: str, rows: Sequence[DiffRow], workloads: tuple[str, ...]
 ) -> list[Timing]:
     """Build the changed versions of two commits from git and time them interleaved here. Raises MeasuringError without a GPU."""
-    gpu, reason = find_gpu()
-    if gpu is None or not can_measure():
-        raise MeasuringError(
-            f"--rerun needs a GPU and cupy: {reason or 'cupy or cuda-bindings is not installed'}",
-            remedy="faperf doctor",
-        )
+    gpu = required_gpu("--rerun needs a GPU and cupy")
     changed = {
-        (row.version, row.target)
+        row.place
         for row in rows
         if row.old_build and row.new_build and row.old_build.code != row.new_build.code and gpu.runs(row.target)
     }
@@ -306,8 +292,8 @@ def emulate(
         workshop.progress.step(f"{name}: {words}", known)
         for warning in dict.fromkeys(warning for check in checks for warning in check.warnings):
             workshop.progress.say(f"{name}: warning: {warning}")
-        emulated[entry.version, entry.target] = record.replace(entry, emulated_words=str(said), emulated_errors=errors)
-    entries = [emulated.get((entry.version, entry.target), entry) for entry in outcome.run.entries]
+        emulated[entry.place] = record.replace(entry, emulated_words=str(said), emulated_errors=errors)
+    entries = [emulated.get(entry.place, entry) for entry in outcome.run.entries]
     outcome.run = record.replace(outcome.run, entries=entries)
 
 
@@ -330,6 +316,6 @@ def _completed(run: Run, before: Run | None) -> Run:
     """A partial run of a clean commit, with what it lacks from an earlier one: the same commit has the same versions."""
     if before is None or not run.partial or not run.commit or run.dirty:
         return run
-    missing = [entry for entry in before.entries if run.entry(entry.version, entry.target) is None]
+    missing = [entry for entry in before.entries if run.entry(*entry.place) is None]
     entries = sorted([*run.entries, *missing], key=lambda entry: (ladder_key(entry.version), entry.target))
     return record.replace(run, entries=entries, partial=before.partial)

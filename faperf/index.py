@@ -357,7 +357,7 @@ def _owned(records: Sequence[record.Record]) -> Iterator[tuple[str, str, Timing]
         for workload, run_id in entry.measured.items():
             if run_id == runs[-1].id:
                 key = (entry.build, entry.launches.get(workload), workload)
-                owners.setdefault(key, []).append((entry.version, entry.target))
+                owners.setdefault(key, []).append(entry.place)
     for found in records:
         if isinstance(found, Timing):
             for version, target in owners.get((found.build, found.launch, found.workload), []):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from faperf.launch import ResolvedLaunch, launch_digest
-from faperf.record import SCHEMA, Check, Protocol, Run
+from faperf.record import SCHEMA, Check, Place, Protocol, Run
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +24,10 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     ratio_to_fp16: float | None = None
     bound: float | None = None
     timeout_s: float = 5.0
+
+    @property
+    def place(self) -> Place:
+        return self.version, self.target
 
 
 class Control(msgspec.Struct, frozen=True):

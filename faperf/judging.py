@@ -20,7 +20,6 @@ from faperf.judge import (
     Finding,
     Severity,
     Status,
-    Thresholds,
     Verdict,
     acceptance,
     attribute,
@@ -28,13 +27,14 @@ from faperf.judge import (
     less_accurate,
     over_budget,
     overridden,
+    worst,
 )
 from faperf.locating import Locator
 from faperf.looks import BASELINE
 from faperf.manifest import Accepted, Budgets, Version
 from faperf.measuring import side_name
-from faperf.record import EmulatorVerdict, Interval, Pair, Timing
-from faperf.trees import Ask, Place, Tree
+from faperf.record import EmulatorVerdict, Interval, Pair, Place, Timing
+from faperf.trees import Ask, Tree
 
 PINNED = "pinned"
 
@@ -48,13 +48,12 @@ class Judge:
     new: Tree
     pinned: Tree | None
     ask: Ask
-    limits: Thresholds
     found: Evidence
 
     def __post_init__(self) -> None:
         history, repository = self.workshop.history, self.workshop.repository
         assert repository is not None
-        head = repository.head()
+        self.limits, head = self.workshop.limits, repository.head()
         self.today = repository.committed(head) if head else datetime.date.today()
         self._known = silicon_of(history, informed(history, repository, self.new.outcome.run))
         self._before = silicon_of(history, informed(history, repository, self.old.outcome.run))
@@ -64,30 +63,31 @@ class Judge:
 
     def rows(self, row: DiffRow) -> list[GateRow]:
         """One row a workload that was timed; one for the version where none was."""
-        place = (row.version, row.target)
-        row = record.replace(row, findings=overridden(row.findings, self._rules(place)))
-        workloads: list[str | None] = [w for *where, w in self.found.timings if tuple(where) == place]
-        workloads += [
-            w for (name, w), checks in self.found.checks.items() if self._is(name, place) and w not in workloads
-        ]
-        return [self._row(row, place, workload) for workload in workloads or [None]]
+        row = self._ruled(row)
+        workloads: list[str | None] = [w for *where, w in self.found.timings if tuple(where) == row.place]
+        workloads += [w for name, w in self.found.checks if self._is(name, row.place) and w not in workloads]
+        return [self._row(row, workload) for workload in workloads or [None]]
 
     def annotated(self, row: DiffRow) -> list[GateRow]:
         """The same, with what is to be said at lines of the sources."""
-        place = (row.version, row.target)
         artifact = self.new.outcome.artifacts.get(row.new.build or "") if row.new else None
         root, nvdisasm = self.workshop.project.root, self.workshop.toolchain.nvdisasm
-        locator = Locator(root, row.version, self.new.version(place), artifact, nvdisasm)
-        ruled = record.replace(row, findings=overridden(row.findings, self._rules(place)))
+        locator = Locator(root, row.version, self.new.version(row.place), artifact, nvdisasm)
+        ruled = self._ruled(row)
         return [record.replace(each, annotations=locator.annotations(ruled, each)) for each in self.rows(row)]
 
-    def _row(self, row: DiffRow, place: Place, workload: str | None) -> GateRow:
+    def _ruled(self, row: DiffRow) -> DiffRow:
+        """By the severities that the version's manifest gives."""
+        return record.replace(row, findings=overridden(row.findings, self._rules(row.place)))
+
+    def _row(self, row: DiffRow, workload: str | None) -> GateRow:
+        place, verdict = row.place, row.verdict
         timing = self.found.timings.get((*place, workload)) if workload else None
-        verdict, status = row.verdict, Status.FINE
         error = row.new.error if row.new else None
         if verdict in (Verdict.GONE, Verdict.INCOMPARABLE) and row.version in self._broken:
             verdict, error = Verdict.BROKEN, self._broken[row.version]
-        notes = [f.text for f in row.findings if f.severity is not Severity.REGRESSION] + self._void(timing)
+        notes = [f.text for f in row.findings if f.severity is not Severity.REGRESSION]
+        notes += [f"void: {reason}" for reason in timing.void] if timing else []
         if row.old is not None and row.old.build is None and row.new_build is not None:
             verdict, notes = Verdict.NEW, [*notes, "did not build at the baseline"]
         since = self._since_pinned(timing, place)
@@ -104,16 +104,14 @@ class Judge:
             said = wrong if entry.emulated.verdict is EmulatorVerdict.WRONG else notes
             said.append(f"{'' if refused else 'emulated: '}{entry.emulated}")
         drifted = since.time if since and drift is Verdict.SLOWER else None
-        regressions = self._regressions(row, place, workload, timing, verdict, drifted)
-        undecided = {verdict, drift} & set(UNDECIDED)
-        if verdict is Verdict.BROKEN or wrong:
-            status = Status.WRONG
-        elif error:
-            status = Status.ERROR
-        elif any(regression.counts for regression in regressions):
-            status = Status.REGRESSION
-        elif undecided or (self.ask.require_measured and verdict is Verdict.UNMEASURED):
-            status = Status.INCONCLUSIVE
+        regressions = self._regressions(row, workload, timing, verdict, drifted)
+        undecided = (*UNDECIDED, *([Verdict.UNMEASURED] if self.ask.require_measured else []))
+        statuses = {
+            Status.WRONG: verdict is Verdict.BROKEN or bool(wrong),
+            Status.ERROR: bool(error),
+            Status.REGRESSION: any(regression.counts for regression in regressions),
+            Status.INCONCLUSIVE: verdict in undecided or drift in UNDECIDED,
+        }
         known = self._known.get(place)
         last = known.timing if known and verdict in (Verdict.UNCHANGED, Verdict.UNMEASURED) else None
         pair = timing.pair(BASELINE) if timing else None
@@ -121,7 +119,7 @@ class Judge:
             version=row.version,
             target=row.target,
             workload=workload or (known.workload if last and known else None),
-            status=status,
+            status=worst(status for status, holds in statuses.items() if holds),
             verdict=verdict,
             old_build=row.old.build if row.old else None,
             new_build=row.new.build if row.new else None,
@@ -139,14 +137,11 @@ class Judge:
 
     def _is(self, side: str, place: Place) -> bool:
         job = self.found.job
-        return job is not None and (job.side(side).version, job.side(side).target) == place
+        return job is not None and job.side(side).place == place
 
     def _wrong(self, place: Place, workload: str | None) -> list[str]:
         checks = self.found.checks.get((side_name(*place), workload or ""), [])
         return list(dict.fromkeys(f"{c.distribution}: {c.failure}" for c in checks if not c.ok))
-
-    def _void(self, timing: Timing | None) -> list[str]:
-        return [f"void: {reason}" for reason in timing.void] if timing else []
 
     def _drift(self, timing: Timing, role: str, place: Place) -> Verdict:
         """Time since the pinned commit, beside what has been accepted since then."""
@@ -174,46 +169,32 @@ class Judge:
     def _regressions(
         self,
         row: DiffRow,
-        place: Place,
         workload: str | None,
         timing: Timing | None,
         verdict: Verdict,
         drifted: Interval | None,
     ) -> list[Regression]:
-        found: list[tuple[str, str, float, float]] = []
-        version = self.new.version(place)
-        judged = [*self._over_budget(row, place), *self._less_accurate(place, workload)]
-        for finding in [*row.findings, *overridden(judged, self._rules(place))]:
-            if finding.severity is Severity.REGRESSION:
-                metric = finding.rule.name.lower()
-                found.append((metric, finding.text, finding.amount, _up(finding.amount)))
+        version, same = self.new.version(row.place), self.workshop.history.same_code
+        old, new = (str(entry.build) if entry else "None" for entry in (row.old, row.new))
+
+        def regression(metric: str, text: str, amount: float, most: float) -> Regression:
+            entries = version.accept if version else []
+            accepted = acceptance(entries, metric, amount, (old, new), same, self.today)
+            return Regression(metric=metric, text=text, amount=amount, limit=_up(most), accepted=accepted)
+
+        judged = [*self._over_budget(row), *self._less_accurate(row.place, workload)]
+        regressions = [
+            regression(finding.rule.name.lower(), finding.text, finding.amount, finding.amount)
+            for finding in [*row.findings, *overridden(judged, self._rules(row.place))]
+            if finding.severity is Severity.REGRESSION
+        ]
         pair = timing.pair(BASELINE) if timing else None
         if pair is not None and verdict is Verdict.SLOWER:
-            found.append(
-                (TIME, "slower than the baseline", math.expm1(pair.time.value), _up(math.expm1(pair.time.high)))
-            )
-        old, new = (str(entry.build) if entry else "None" for entry in (row.old, row.new))
-        same = self.workshop.history.same_code
-        regressions = [
-            Regression(
-                metric=metric,
-                text=text,
-                amount=amount,
-                limit=limit,
-                accepted=acceptance(
-                    version.accept if version else [],
-                    metric,
-                    amount,
-                    (old, new),
-                    same,
-                    self.today,
-                ),
-            )
-            for metric, text, amount, limit in found
-        ]
+            amount, most = math.expm1(pair.time.value), math.expm1(pair.time.high)
+            regressions.append(regression(TIME, "slower than the baseline", amount, most))
         if drifted is not None and not any(r.metric == TIME and r.counts for r in regressions):
             # What was accepted is taken off already, so no entry is asked again. A new entry for this step replaces its old one.
-            accepted = self._accepted_since(place)
+            accepted = self._accepted_since(row.place)
             others = sum(e.max for e in accepted if not (same(e.from_, old) and same(e.to, new)))
             regressions.append(
                 Regression(
@@ -229,9 +210,9 @@ class Judge:
         version = self.new.version(place)
         return {str(rule): severity for rule, severity in version.rules.items()} if version else {}
 
-    def _over_budget(self, row: DiffRow, place: Place) -> list[Finding]:
+    def _over_budget(self, row: DiffRow) -> list[Finding]:
         """What breaks a budget now, and did not at the baseline. Unchanged versions are not asked again."""
-        version, then = self.new.version(place), self.old.version(place)
+        version, then = self.new.version(row.place), self.old.version(row.place)
         if version is None or row.new is None or row.new_build is None or row.verdict is Verdict.UNCHANGED:
             return []
         findings = []

@@ -19,7 +19,6 @@ SCHEMA = 1
 WORKLOADS = "workloads.yaml"
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
-Natural = Annotated[int, msgspec.Meta(ge=0)]
 Identifier = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Expression = int | str
 T = TypeVar("T")

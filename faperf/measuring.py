@@ -135,8 +135,8 @@ def against(new: Job, others: Mapping[str, Job], machine_class: str) -> Job:
         side, workload = new.side(task.side), new.workload(task.workload)
         partners: dict[str, Side] = {}
         for role, job in others.items():
-            at = (side.version, side.target)
-            other = next((s for s in job.sides if (s.version, s.target) == at and task.workload in s.launches), None)
+            at = side.place
+            other = next((s for s in job.sides if s.place == at and task.workload in s.launches), None)
             if other is None or workload not in job.workloads:  # not one that changed its shape
                 continue
             here = (other.code, launch_of(other, workload))
@@ -202,7 +202,7 @@ def with_measured(run: Run, found: Sequence[record.Record], known: Mapping[Key, 
     wrong = {_where(f) for f in found if isinstance(f, Check) and not f.ok}
     entries = []
     for entry in run.entries:
-        place = (entry.version, entry.target)
+        place = entry.place
         measured = {workload: run_id for (*where, workload), run_id in known.items() if tuple(where) == place}
         here = [name for name, launch in entry.launches.items() if (entry.build, launch, name) in timed | wrong]
         entries.append(record.replace(entry, measured=measured | dict.fromkeys(here, run.id)))

@@ -13,7 +13,7 @@ from faperf import record
 from faperf.building import Selection, Workshop
 from faperf.chips import chip_of
 from faperf.counters import TENSOR_ACTIVE, Ncu
-from faperf.device import CANNOT, Gpu, find_gpu, missing_libraries
+from faperf.device import CANNOT, Gpu, required_gpu
 from faperf.errors import ForbiddenError, MeasuringError, SelectionError
 from faperf.figures import informed, latest_run, silicon_of
 from faperf.harness import bundle_tree
@@ -63,9 +63,7 @@ def run_peers(
 
     Raises MeasuringError without a GPU, SelectionError for a peer or version that is not there.
     """
-    gpu, reason = find_gpu()
-    if gpu is None or missing_libraries():
-        raise MeasuringError(f"peers needs a GPU and cupy: {reason or 'cupy is not installed'}", remedy="faperf doctor")
+    gpu = required_gpu("peers needs a GPU and cupy")
     manifests = load_manifests(workshop.project)
     known = locations(workshop.project.config.peers)
     for name in names:

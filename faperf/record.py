@@ -21,6 +21,10 @@ UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """From each old schema to the next one."""
 
 
+Place = tuple[str, str]
+"""(version, target)."""
+
+
 class _Frozen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pass
 
@@ -130,6 +134,10 @@ class Entry(_Frozen, frozen=True, kw_only=True):
     emulated_words: str | None = msgspec.field(default=None, name="emulated")
     emulated_errors: dict[str, float] = {}
     error: str | None = None
+
+    @property
+    def place(self) -> Place:
+        return self.version, self.target
 
     @property
     def emulated(self) -> Emulated | None:

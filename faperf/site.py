@@ -97,7 +97,7 @@ def _steps(
     before: dict[tuple[str, str], Entry] = {}
     steps: dict[str, dict[tuple[str, str], int | None]] = {}
     for commit, run in runs_along(history, commits):
-        now = {(entry.version, entry.target): entry for entry in run.entries}
+        now = {entry.place: entry for entry in run.entries}
         changed: dict[tuple[str, str], int | None] = {} if run.partial else dict.fromkeys(before.keys() - now.keys())
         for place, entry in now.items():
             if before.get(place) == entry:

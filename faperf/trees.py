@@ -11,11 +11,8 @@ from faperf.building import Outcome, Selection, Step, Workshop
 from faperf.harness import Wish, build_tree, run_commit
 from faperf.manifest import Manifests, Version, load_manifests
 from faperf.project import Project
-from faperf.record import Protocol
+from faperf.record import Place, Protocol
 from faperf.toolchain import Toolchain
-
-Place = tuple[str, str]
-"""(version, target)."""
 
 
 @dataclass(frozen=True)

@@ -65,11 +65,13 @@ def seen_here(folder: Path) -> Iterator[None]:
     """That host for a program that runs in this process (`conftest.cli_here`), with what `install` gave as its environment."""
     import pytest  # which the child does without
 
-    from faperf import worker
+    from faperf import measuring, peering, worker
 
     command = [sys.executable, str(Path(__file__)), str(folder)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker.Worker.__init__, "__defaults__", (None, command))
+        for room in (measuring, peering):
+            patch.setattr(room, "CHILD", tuple(command))
         patch.setattr(sys, "path", [str(folder / "python"), *sys.path])  # where cupy is found, not imported
         patch.delitem(sys.modules, "cuda", raising=False)
         patch.setattr(tempfile, "tempdir", str(folder / "tmp"))

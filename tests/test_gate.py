@@ -93,14 +93,14 @@ class Bench:
             for build in known.outcome.builds.values():
                 self.history.save_build(build)
         repository = SimpleNamespace(head=lambda: "c" * 40, committed=lambda commit: today, ancestors=lambda c: [c])
-        workshop = cast("Workshop", SimpleNamespace(history=self.history, repository=repository))
+        workshop = cast("Workshop", SimpleNamespace(history=self.history, repository=repository, limits=LIMITS))
         names = ("t1@sm_103a", "t1@sm_103a baseline", "t1@sm_103a pinned")
         found = Evidence(
             timings={("t1", "sm_103a", t.workload): t for t in timings},
             checks=checks or {},
             job=facts.job(*(facts.side("t1", name=name, target="sm_103a") for name in names)),
         )
-        return Judge(workshop, old, new, pinned, Ask(pinned="v1.0" if pinned else None, **ask), LIMITS, found)
+        return Judge(workshop, old, new, pinned, Ask(pinned="v1.0" if pinned else None, **ask), found)
 
     def rows(self, old: Tree, new: Tree, *rest: Any, **keys: Any) -> list[GateRow]:
         judge = self.judge(old, new, *rest, **keys)

@@ -507,8 +507,7 @@ def test_a_bundle_of_an_operation_that_is_not_here_is_refused(
     import faperf.harness as harness
     from faperf.device import Gpu
 
-    monkeypatch.setattr(harness, "find_gpu", lambda: (Gpu("a GPU", "9.0", 700.0, 1024, CARD), None))
-    monkeypatch.setattr(harness, "can_measure", lambda: True)
+    monkeypatch.setattr(harness, "required_gpu", lambda why: Gpu("a GPU", "9.0", 700.0, 1024, CARD))
     sides = [record.replace(side, **changes) for side in FULL.sides]
     with pytest.raises(MeasuringError, match="there is no operation") as caught:
         run_bundle(record.replace(FULL, sides=sides), OPERATIONS, Progress())
@@ -734,19 +733,22 @@ def test_a_disk_that_is_full_ends_the_run_and_not_the_version(fake: type[FakeWor
 
 HOLDER = """\
 import sys, time
+from pathlib import Path
 from faperf.measuring import the_card
 
-name, hold_s = sys.argv[1], float(sys.argv[2])
+name, until = sys.argv[1], Path(sys.argv[2])
 with the_card("0123456789ab", lambda line: print(name, "is told:", line, flush=True)):
     print(name, "in", flush=True)
-    time.sleep(hold_s)
+    while not until.exists():
+        time.sleep(0.02)
     print(name, "out", flush=True)
 """
 
 
-def hold(folder: Path, name: str, hold_s: float, out: Any) -> subprocess.Popen[bytes]:
+def hold(folder: Path, name: str, until: str, out: Any) -> subprocess.Popen[bytes]:
+    """A process that has the card until that file is in `folder`."""
     environment = os.environ | {"TMPDIR": str(folder), "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.Popen([sys.executable, "-c", HOLDER, name, str(hold_s)], env=environment, stdout=out)
+    return subprocess.Popen([sys.executable, "-c", HOLDER, name, str(folder / until)], env=environment, stdout=out)
 
 
 def wait_for_line(path: Path, line: str) -> None:
@@ -759,9 +761,11 @@ def wait_for_line(path: Path, line: str) -> None:
 def test_two_processes_take_turns_on_the_card(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("ab") as out:
-        first = hold(tmp_path, "first", 1.5, out)
+        first = hold(tmp_path, "first", "go", out)
         wait_for_line(path, "first in")
-        second = hold(tmp_path, "second", 0, out)
+        second = hold(tmp_path, "second", "go", out)
+        wait_for_line(path, "second is told: waiting: another faperf is measuring on this card")
+        (tmp_path / "go").touch()
         assert (first.wait(20), second.wait(20)) == (0, 0)
     assert path.read_text().splitlines() == [
         "first in",
@@ -775,11 +779,11 @@ def test_two_processes_take_turns_on_the_card(tmp_path: Path) -> None:
 def test_a_killed_process_leaves_the_card_free(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("ab") as out:
-        first = hold(tmp_path, "first", 60, out)
+        first = hold(tmp_path, "first", "never", out)
         wait_for_line(path, "first in")
         first.kill()
         first.wait()
-        assert hold(tmp_path, "second", 0, out).wait(20) == 0
+        assert hold(tmp_path, "second", "log", out).wait(20) == 0
 
 
 def test_the_lock_of_another_user_is_respected_too(tmp_path: Path) -> None:
@@ -793,6 +797,6 @@ def test_the_lock_of_another_user_is_respected_too(tmp_path: Path) -> None:
     )
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
     answer = subprocess.run(
-        [sys.executable, "-c", reading + HOLDER, "we", "0"], env=environment, capture_output=True, text=True
+        [sys.executable, "-c", reading + HOLDER, "we", "."], env=environment, capture_output=True, text=True
     )
     assert answer.stdout.split("\n")[:2] == ["we in", "we out"], answer.stderr

@@ -114,6 +114,8 @@ def diff(
       faperf diff v1.0 HEAD --rerun    both interleaved on this machine's GPU
       faperf diff HEAD~1 --sass v18    the instructions of v18 as well
     """
+    if again and b is None:
+        raise click.UsageError("--rerun compares two commits; commit the working tree first")
     from faperf.comparison import diff as compare
     from faperf.comparison import rerun
     from faperf.errors import SelectionError
@@ -154,9 +156,7 @@ def diff(
     limits = thresholds_from(project.config.thresholds)
     silicon = (silicon_of(history, old, workload), silicon_of(history, new, workload))
     rows = compare(old, new, {**old_builds, **new_builds}, limits, *silicon)
-    if again:
-        if new_commit is None:
-            raise click.UsageError("--rerun compares two commits; commit the working tree first")
+    if again and new_commit:
         with progress_shown() as progress:
             workshop.progress = progress
             timings = rerun_commits(workshop, old_commit, new_commit, rows, (workload,) if workload else ())

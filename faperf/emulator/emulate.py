@@ -44,10 +44,11 @@ def cluster_of(kernel: Kernel, grid: tuple[int, int, int], cluster: tuple[int, i
     """The clusters that a launch has: its own, or those that the kernel was compiled for. Raises NotEmulatedError."""
     if kernel.cluster != (1, 1, 1) and cluster not in ((1, 1, 1), kernel.cluster):
         raise NotEmulatedError(f"a launch in clusters of {cluster} of a kernel that was compiled for {kernel.cluster}")
-    cluster = kernel.cluster if cluster == (1, 1, 1) else cluster
-    if any(size % part for size, part in zip(grid, cluster, strict=True)):
-        raise NotEmulatedError(f"a grid of {grid} in clusters of {cluster}, which do not divide it")
-    return cluster
+    found = kernel.cluster if cluster == (1, 1, 1) else cluster
+    if any(size % part for size, part in zip(grid, found, strict=True)):
+        remedy = "" if cluster == found else " (a manifest that says cluster too gets workloads that they divide)"
+        raise NotEmulatedError(f"a grid of {grid} in clusters of {found}, which do not divide it{remedy}")
+    return found
 
 
 class Device:

@@ -439,10 +439,6 @@ class Shared:
         """The agent that fills shared memory and tells a barrier of it."""
         return FIRST_BARRIER * self.wave.warps + slot % BARRIER_AGENTS
 
-    def own(self, flat_warp: Array) -> Array:
-        """The offset at which the shared memory of a warp's CTA begins."""
-        return self.wave.home_of_warp[flat_warp] * self.size
-
 
 def _at(values: Array, like: Array, at: Any) -> int:
     """An element of `values`, broadcast to the shape of `like`."""

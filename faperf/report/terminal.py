@@ -400,7 +400,7 @@ def show_text(
                 "entry": entry,
                 "build": build,
                 "findings": findings.get(entry.target, []),
-                "measured": silicon.get((entry.version, entry.target)),
+                "measured": silicon.get(entry.place),
                 "worth": worth.get(entry.target),
             }
             for entry, build in found
@@ -425,7 +425,7 @@ def show_text(
             parts.append(table(("fact", "value"), kernel_facts(kernel, entry), style, {"value": 90}))
         if entry.emulated:
             parts.append(f"Emulated: {entry.emulated}")
-        if measured := silicon.get((entry.version, entry.target)):
+        if measured := silicon.get(entry.place):
             known = worth.get(entry.target, Worth())
             parts += _measured_facts(measured, known.metrics, style)
             line = flat_line(known.timings)
