@@ -498,15 +498,19 @@ def acceptance(
     builds: tuple[str, str],
     same_code: Callable[[str | None, str | None], bool],
     today: datetime.date,
+    over: Callable[[float], bool] | None = None,
 ) -> Acceptance | None:
-    """The newest entry about this regression, between builds of the code that it names; None without one."""
+    """The newest entry about this regression, between builds of the code that it names; None without one.
+
+    `over` says whether the regression is more than so much, where that takes more than a comparison of `amount` with it.
+    """
     old, new = builds
     for entry in reversed(entries):
         if entry.metric != metric or not (same_code(entry.from_, old) and same_code(entry.to, new)):
             continue
         if today > entry.until:
             return Acceptance(False, f"{metric} was accepted until {entry.until}, which has passed")
-        if amount > entry.max:
+        if over(entry.max) if over else amount > entry.max:
             return Acceptance(False, f"{metric}: {amount:.4g} is over the accepted {entry.max:.4g}")
         return Acceptance(True, f"{metric} accepted until {entry.until}: {entry.reason}")
     return None

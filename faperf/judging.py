@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from faperf import record
@@ -177,9 +178,11 @@ class Judge:
         version, same = self.new.version(row.place), self.workshop.history.same_code
         old, new = (str(entry.build) if entry else "None" for entry in (row.old, row.new))
 
-        def regression(metric: str, text: str, amount: float, most: float) -> Regression:
+        def regression(
+            metric: str, text: str, amount: float, most: float, over: Callable[[float], bool] | None = None
+        ) -> Regression:
             entries = version.accept if version else []
-            accepted = acceptance(entries, metric, amount, (old, new), same, self.today)
+            accepted = acceptance(entries, metric, amount, (old, new), same, self.today, over)
             return Regression(metric=metric, text=text, amount=amount, limit=_up(most), accepted=accepted)
 
         judged = [*self._over_budget(row), *self._less_accurate(row.place, workload)]
@@ -189,9 +192,11 @@ class Judge:
             if finding.severity is Severity.REGRESSION
         ]
         pair = timing.pair(BASELINE) if timing else None
-        if pair is not None and verdict is Verdict.SLOWER:
+        if timing is not None and pair is not None and verdict is Verdict.SLOWER:
             amount, most = math.expm1(pair.time.value), math.expm1(pair.time.high)
-            regressions.append(regression(TIME, "slower than the baseline", amount, most))
+            slower = partial(judge_pair, timing, BASELINE, self.limits, self.found.comparisons)
+            over = lambda accepted: slower(accepted) is Verdict.SLOWER  # noqa: E731 — measured again it differs by luck
+            regressions.append(regression(TIME, "slower than the baseline", amount, most, over))
         if drifted is not None and not any(r.metric == TIME and r.counts for r in regressions):
             # What was accepted is taken off already, so no entry is asked again. A new entry for this step replaces its old one.
             accepted = self._accepted_since(row.place)

@@ -232,9 +232,9 @@ def accept(amount: float, metric: str = "time", old: str = OLD, new: str = NEW, 
     return Accepted(**(plain | keys))
 
 
-@pytest.mark.parametrize(("amount", "days", "status"), [(0.0101, 0, 0), (0.01, 0, 3), (0.0101, 1, 3)])
+@pytest.mark.parametrize(("amount", "days", "status"), [(0.0101, 0, 0), (0.0072, 0, 0), (0.0065, 0, 3), (0.0101, 1, 3)])
 def test_an_accepted_slowdown(bench: Bench, amount: float, days: int, status: int) -> None:
-    """A log ratio of 0.01 is 1.005 %."""
+    """A log ratio of 0.01 is 1.005 %: measured again, what is over by less than the cut of 0.3 % is luck."""
     new = side(NEW, made=version(accept=[accept(amount)]))
     row = bench.row(side(OLD), new, timings=[against(0.01)], today=TODAY + datetime.timedelta(days=days))
     assert row.status == status

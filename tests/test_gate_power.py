@@ -141,7 +141,7 @@ def no_gpu_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[State
     monkeypatch.setattr(gate_power, "known_work", lambda *_: (LOOPS, []))
     monkeypatch.setattr(gate_power, "Bench", Bench)
     monkeypatch.setattr(gate_power, "Workshop", SimpleNamespace(open=lambda project: SimpleNamespace(
-        project=project, toolchain=SimpleNamespace(nvcc="nvcc"))))  # fmt: skip
+        project=project, toolchain=SimpleNamespace(nvcc="nvcc"), limits=Thresholds())))  # fmt: skip
     monkeypatch.setattr(tools, "Weather", lambda: SimpleNamespace(hold=held.append))
     monkeypatch.setattr(gate_power, "ENVIRONMENT", {})
     monkeypatch.setenv("TMPDIR", str(tmp_path))

@@ -60,7 +60,8 @@ def test_a_slowdown_is_found_accepted_and_reverted(project: UserProject) -> None
 
     assert cli_in(project.root)("accept", "w2", "--reason", "a test").exit_code == 0
     project.commit("w2: accepted")
-    assert gate(project)[0] == 0
+    code, rows = gate(project)
+    assert code == 0, rows["w2"]
 
     project.git("revert", "--no-edit", "HEAD~1")
     code, rows = gate(project)
