@@ -52,9 +52,9 @@ def evaluate_real(expression: float | str, names: Mapping[str, int]) -> float:
     """The finite number that `expression` gives over `names`, in float64: + - * / ( ) and sqrt. Raises ExpressionError."""
     try:
         value = _walked(expression, names, _real) if isinstance(expression, str) else float(expression)
+    except ExpressionError:
+        raise
     except (OverflowError, ValueError) as error:
-        if isinstance(error, ExpressionError):
-            raise
         raise ExpressionError(f"'{expression}' has no finite value") from error
     if not math.isfinite(value):
         raise ExpressionError(f"'{expression}' has no finite value")

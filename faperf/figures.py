@@ -214,17 +214,16 @@ def completed(history: History, repository: Repository | None, run: Run) -> tupl
     """A partial run with the entries that it lacks, each from the newest clean run of an ancestor that has it: who builds here
     and measures there has half of the versions in each run. What is theirs is said, as their sources may be older.
     """
-    have = {(entry.version, entry.target) for entry in run.entries}
+    have = {entry.place for entry in run.entries}
     entries, elsewhere = list(run.entries), {}
     files = _files_of(history, repository, run.commit) if run.partial and run.commit else iter(())
     for run_file in islice((file for file in files if not file.dirty and file.run_id != run.id), EARLIER_RUNS):
         earlier = history.load_run(run_file, glance=True)
         for entry in earlier.entries if earlier else ():
-            place = (entry.version, entry.target)
-            if earlier and earlier.commit and place not in have:
-                have.add(place)
+            if earlier and earlier.commit and entry.place not in have:
+                have.add(entry.place)
                 entries.append(entry)
-                elsewhere[place] = earlier.commit
+                elsewhere[entry.place] = earlier.commit
     return record.replace(run, entries=entries), elsewhere
 
 

@@ -6,7 +6,6 @@ import datetime
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from faperf import record
@@ -194,8 +193,10 @@ class Judge:
         pair = timing.pair(BASELINE) if timing else None
         if timing is not None and pair is not None and verdict is Verdict.SLOWER:
             amount, most = math.expm1(pair.time.value), math.expm1(pair.time.high)
-            slower = partial(judge_pair, timing, BASELINE, self.limits, self.found.comparisons)
-            over = lambda accepted: slower(accepted) is Verdict.SLOWER  # noqa: E731 — measured again it differs by luck
+
+            def over(accepted: float) -> bool:  # measured again, the same two codes differ by luck
+                return judge_pair(timing, BASELINE, self.limits, self.found.comparisons, accepted) is Verdict.SLOWER
+
             regressions.append(regression(TIME, "slower than the baseline", amount, most, over))
         if drifted is not None and not any(r.metric == TIME and r.counts for r in regressions):
             # What was accepted is taken off already, so no entry is asked again. A new entry for this step replaces its old one.

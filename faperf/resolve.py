@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from faperf.arithmetic import ExpressionError, evaluate, evaluate_real
 from faperf.errors import ManifestError
@@ -11,6 +12,7 @@ from faperf.launch import ResolvedArgument, ResolvedLaunch
 from faperf.manifest import SCALAR_BYTES, Argument, Expression, Launch, Version, Workload
 from faperf.record import Build, KernelFacts
 
+Number = TypeVar("Number", int, float)
 POINTER_BYTES = 8
 TENSOR_MAP_BYTES = 128
 FLT_MAX = (2 - 2**-23) * 2.0**127
@@ -66,11 +68,16 @@ def _resolve_launch(version: Version, launch: Launch, workload: Workload) -> Res
     def place(key: str) -> str:
         return f"manifests/{version.id}.yaml, {key}, workload {workload.name}"
 
-    def number(expression: Expression, key: str, least: int) -> int:
+    def evaluated(
+        arithmetic: Callable[[float | str, Mapping[str, int]], Number], expression: float | str, key: str
+    ) -> Number:
         try:
-            value = evaluate(expression, workload.shape)
+            return arithmetic(expression, workload.shape)
         except ExpressionError as issue:
             raise ManifestError(str(issue), where=place(key)) from issue
+
+    def number(expression: Expression, key: str, least: int) -> int:
+        value = evaluated(evaluate, expression, key)
         if value < least:
             raise ManifestError(f"'{expression}' gives {value}; the least is {least}", where=place(key))
         return value
@@ -82,13 +89,8 @@ def _resolve_launch(version: Version, launch: Launch, workload: Workload) -> Res
     def scalar(argument: Argument) -> float | None:
         if argument.scalar is None or argument.type is None:
             return None
-        give: Callable[[float | str, Mapping[str, int]], float] = (
-            evaluate_real if argument.type.startswith("f") else evaluate
-        )
-        try:
-            value = give(argument.scalar, workload.shape)
-        except ExpressionError as issue:
-            raise ManifestError(str(issue), where=place("args")) from issue
+        arithmetic = evaluate_real if argument.type.startswith("f") else evaluate
+        value = evaluated(arithmetic, argument.scalar, "args")
         least, most = RANGES[argument.type]
         if not least <= value <= most:
             raise ManifestError(
